@@ -1,0 +1,1 @@
+"""joulecast: the time, watts and joules of an AI workload on a GPU, before you run it."""

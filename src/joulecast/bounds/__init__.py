@@ -1,0 +1,1 @@
+"""What is physically possible: number formats, units and the one place of plausibility checks."""

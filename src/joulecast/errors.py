@@ -1,0 +1,51 @@
+"""The errors that joulecast raises: one clear line each, saying what is wrong and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class JoulecastError(Exception):
+    """Base of every error that joulecast raises on purpose; its text is one line for a person."""
+
+
+class InputError(JoulecastError, ValueError):
+    """Something the caller gave (a name, file, value, shape or unit) can't be used."""
+
+
+class UnknownNameError(InputError):
+    """A name that no table knows; the text suggests the nearest ones."""
+
+    def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
+        choices = sorted(set(known))
+        text = str(name)
+        lowered = {choice.lower(): choice for choice in choices}
+        near = [lowered[hit] for hit in difflib.get_close_matches(text.lower(), list(lowered), n=3, cutoff=0.5)]
+        if near:
+            hint = "did you mean " + " or ".join(near) + "?"
+        elif len(choices) <= 20:
+            hint = "known: " + ", ".join(choices)
+        else:
+            hint = f"{len(choices)} are known"
+        super().__init__(f"unknown {what} {shortened(text)!r}: {hint}")
+        self.name = text
+        self.near = tuple(near)
+
+
+class InfeasibleError(JoulecastError):
+    """The question is well put but has no answer: the model does not fit, no design point meets the limits."""
+
+
+class MissingExtraError(JoulecastError):
+    """An optional part is not installed; the text is the line that installs it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional part: pip install 'joulecast[{extra}]'")
+        self.extra = extra
+
+
+def shortened(value: object, limit: int = 80) -> str:
+    """`value` as one printable line of at most `limit` characters, for quoting in a message."""
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+    return text if len(text) <= limit else text[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"
