@@ -1,0 +1,147 @@
+"""What a coefficient file holds: fitted numbers of one GPU, with where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+SCHEMA = 1
+
+#: Where a figure comes from, best first.
+PROVENANCES = ("measured", "fitted", "transferred", "spec sheet")
+
+
+@dataclass(frozen=True)
+class TimeCoefficients:
+    """How far one kind of kernel gets towards the limits of one GPU.
+
+    Attributes
+    ----------
+    tensor_efficiency, cuda_efficiency, sfu_efficiency, shared_efficiency, l2_efficiency, dram_efficiency : float
+        Share of the peak rate of each module that is reached in a long kernel, in (0, 1].
+    fixed_us : float
+        Time of a launch that no clock changes. [us]
+    fixed_kcycles : float
+        Time of a launch that scales with the core clock (prologue, epilogue, latency). [1000 core cycles]
+    sharpness : float
+        Exponent of the smooth maximum over modules; large means perfect overlap, 1 none.
+    provenance : str
+        One of `PROVENANCES`.
+    source : str
+        What they were fitted on, for a reader.
+    rows : int
+        Measured rows in the fit.
+    error : float
+        Mean absolute relative error of left-out rows.
+    """
+
+    tensor_efficiency: float = 0.75
+    cuda_efficiency: float = 0.7
+    sfu_efficiency: float = 0.6
+    shared_efficiency: float = 0.7
+    l2_efficiency: float = 0.6
+    dram_efficiency: float = 0.85
+    fixed_us: float = 2.0
+    fixed_kcycles: float = 2.0
+    sharpness: float = 3.0
+    provenance: str = "spec sheet"
+    source: str = "defaults for a GPU without measured kernels"
+    rows: int = 0
+    error: float = 0.35
+
+
+#: The numbers of `TimeCoefficients` that a fit changes, in the order of `joulecast.physics.timing`.
+TIME_PARAMETERS = (
+    "tensor_efficiency",
+    "cuda_efficiency",
+    "sfu_efficiency",
+    "shared_efficiency",
+    "l2_efficiency",
+    "dram_efficiency",
+    "fixed_us",
+    "fixed_kcycles",
+    "sharpness",
+)
+
+
+@dataclass(frozen=True)
+class PowerCoefficients:
+    """Energies of one GPU: joules for each unit of work, and the watts it draws whatever it does.
+
+    Core-domain energies are stated at the voltage of the GPU's rate clock and scale with voltage squared.
+
+    Attributes
+    ----------
+    idle_w : float
+        Power with a context resident, clocks at their lowest load state, nothing running. [W]
+    clocked_w : float
+        Added power of the clocked core at the rate clock with nothing running; scales with V^2 f. [W]
+    active_w : float
+        Added power at the rate clock while SMs hold blocks, whatever they do; scales with V^2 f. [W]
+    tensor_pj, cuda_pj : mapping of str to float
+        By arithmetic. [pJ/FLOP]
+    sfu_pj : float
+        [pJ/result]
+    shared_pj, l2_pj, dram_pj : float
+        [pJ/B]
+    voltage_floor, voltage_knee : float
+        Family curve where the GPU has no voltage points: voltage at low clocks over that at the highest clock,
+        and the clock, over the highest, up to which it stays there.
+    provenance, source : str
+    rows : int
+    error : float
+        Mean absolute relative error of power on left-out rows.
+    """
+
+    idle_w: float
+    clocked_w: float
+    active_w: float
+    tensor_pj: Mapping[str, float]
+    cuda_pj: Mapping[str, float]
+    sfu_pj: float
+    shared_pj: float
+    l2_pj: float
+    dram_pj: float
+    voltage_floor: float = 0.75
+    voltage_knee: float = 0.7
+    provenance: str = "spec sheet"
+    source: str = "defaults for a GPU without power data"
+    rows: int = 0
+    error: float = 0.25
+
+
+@dataclass(frozen=True)
+class HostCoefficients:
+    """Cost of starting kernels from a host. [us a launch], and of a pass. [us]"""
+
+    eager_us: float = 28.0
+    compiled_us: float = 8.0
+    cuda_graph_us: float = 1.3
+    provenance: str = "fitted"
+    source: str = ""
+
+    def launch_us(self, mode: str) -> float:
+        """Cost of a launch in `mode` (``eager``, ``compiled`` or ``cuda_graph``). [us]"""
+        return {"eager": self.eager_us, "compiled": self.compiled_us, "cuda_graph": self.cuda_graph_us}[mode]
+
+
+@dataclass(frozen=True)
+class GpuCoefficients:
+    """All fitted numbers of one GPU.
+
+    Attributes
+    ----------
+    gpu : str
+    time : mapping of str to TimeCoefficients
+        By ``family/engine/group``.
+    power : PowerCoefficients or None
+        None where no power of this GPU was ever fitted.
+    host : HostCoefficients or None
+        The host that this GPU's runs were measured on.
+    """
+
+    gpu: str
+    time: Mapping[str, TimeCoefficients] = field(default_factory=lambda: MappingProxyType({}))
+    power: PowerCoefficients | None = None
+    host: HostCoefficients | None = None

@@ -1,0 +1,152 @@
+"""From work to time: ideal times of each module, a smooth maximum of them, and the cost of a launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.coefficients.schema import TIME_PARAMETERS, TimeCoefficients
+from joulecast.gpus import Gpu
+from joulecast.kernels.work import KernelWork
+
+Floats = npt.NDArray[np.float64]
+
+#: Modules that work in the core clock's domain, in the order of `ModuleTimes.core_cycles`.
+CORE_MODULES = ("tensor core", "CUDA core", "special functions", "shared memory", "L2")
+
+#: Bytes a core clock that one SM can keep in flight to DRAM; below some clock it and not the memory sets the rate.
+#: (Achieved 825, 983, 1152, 1270 GB/s at 510, 705, 900, 1410 MHz on an A100 with 108 SMs.)
+DRAM_BYTES_PER_CLK_SM = 17.0
+
+
+@dataclass(frozen=True)
+class ModuleTimes:
+    """Ideal times of `n` operations at efficiencies that real kernels reach.
+
+    Attributes
+    ----------
+    core_cycles : ndarray, shape (5, n)
+        Core cycles that each of `CORE_MODULES` needs.
+    core_total_cycles : ndarray, shape (n,)
+        Smooth maximum of them.
+    dram_bytes, dram_rate_gb_s : ndarray
+        Traffic, and the rate reached at a high core clock. [B, GB/s]
+    fixed_s, fixed_cycles : ndarray
+        Cost of the launches, outside and inside the core clock's domain. [s, cycles]
+    sharpness : ndarray
+        Exponent of the smooth maximum.
+    scale : ndarray
+        Learned correction of the time, a factor; 1 where there is none.
+    """
+
+    core_cycles: Floats
+    core_total_cycles: Floats
+    dram_bytes: Floats
+    dram_rate_gb_s: Floats
+    fixed_s: Floats
+    fixed_cycles: Floats
+    sharpness: Floats
+    scale: Floats
+
+
+def smooth_maximum(parts: Floats, sharpness: Any, axis: int = 0) -> Floats:
+    """Smooth maximum ``(sum x^p)^(1/p)`` of non-negative `parts` along `axis`.
+
+    Between the maximum (perfect overlap, large `sharpness`) and the sum (none, 1). Zero where all are.
+    """
+    top = parts.max(axis=axis)
+    safe = np.where(top > 0, top, 1.0)
+    total = ((parts / np.expand_dims(safe, axis)) ** sharpness).sum(axis=axis)
+    return np.where(top > 0, safe * np.maximum(total, 1e-300) ** (1.0 / np.asarray(sharpness)), 0.0)
+
+
+def parameters_by_row(per_group: list[TimeCoefficients], group: npt.NDArray[np.intp]) -> Floats:
+    """Coefficients of each row, shape (len(TIME_PARAMETERS), n), from those of its group."""
+    table = np.array([[getattr(one, name) for name in TIME_PARAMETERS] for one in per_group], dtype=np.float64)
+    return table.T[:, group]
+
+
+def module_times(work: KernelWork, gpu: Gpu, parameters: Floats, scale: Any = 1.0) -> ModuleTimes:
+    """Times of each module from work and efficiencies.
+
+    Parameters
+    ----------
+    work : KernelWork
+    gpu : Gpu
+    parameters : ndarray, shape (9,) or (9, n)
+        The numbers named by `joulecast.coefficients.schema.TIME_PARAMETERS`.
+    scale : array_like
+        Learned correction, a factor.
+
+    Returns
+    -------
+    ModuleTimes
+    """
+    n = len(work)
+    tensor, cuda, sfu, shared, l2, dram, fixed_us, fixed_kcycles, sharpness = parameters
+    shared_per_clk = 128.0 * gpu.sm_count  # 32 banks of 4 bytes an SM, all architectures in the catalogue
+    core = np.empty((len(CORE_MODULES), n))
+    core[0] = work.tensor_flop / (work.tensor_flop_per_clk * tensor * work.fill)
+    core[1] = work.cuda_flop / (work.cuda_flop_per_clk * cuda * work.fill)
+    core[2] = work.sfu_ops / (gpu.sfu_per_clk * sfu * work.fill)
+    core[3] = work.shared_bytes / (shared_per_clk * shared * work.fill)
+    core[4] = work.l2_bytes / (gpu.l2_bytes_per_clk * l2)
+    ones = np.ones(n)
+    return ModuleTimes(
+        core_cycles=core,
+        core_total_cycles=smooth_maximum(core, sharpness),
+        dram_bytes=work.dram_bytes,
+        dram_rate_gb_s=gpu.dram_gb_s * dram * ones,
+        fixed_s=work.launches * fixed_us * 1e-6,
+        fixed_cycles=work.launches * fixed_kcycles * 1e3,
+        sharpness=sharpness * ones,
+        scale=np.asarray(scale) * ones,
+    )
+
+
+def dram_rate_gb_s(peak_gb_s: Any, clock_mhz: Any, sm_count: float) -> Floats:
+    """DRAM rate that can be reached at a core clock: bytes in flight limit it when the core is slow.
+
+    Parameters
+    ----------
+    peak_gb_s : array_like
+        Rate reached at a high core clock. [GB/s]
+    clock_mhz : array_like
+        Core clock. [MHz]
+    sm_count : float
+        Streaming multiprocessors.
+
+    Returns
+    -------
+    ndarray
+        Rate, below both limits; a smooth minimum (exponent 4) of them. [GB/s]
+    """
+    in_flight = DRAM_BYTES_PER_CLK_SM * sm_count * np.asarray(clock_mhz) * 1e-3
+    ratio = np.asarray(peak_gb_s) / in_flight
+    return peak_gb_s / np.sqrt(np.sqrt(1.0 + np.square(np.square(ratio))))
+
+
+def duration_s(times: ModuleTimes, gpu: Gpu, clock_mhz: Any) -> Floats:
+    """Time of each operation at a core clock.
+
+    Parameters
+    ----------
+    times : ModuleTimes
+    gpu : Gpu
+    clock_mhz : array_like, shape broadcasting with (n,)
+        Core clock. [MHz]
+
+    Returns
+    -------
+    ndarray
+        ``scale * (fixed + smooth maximum of core and DRAM time)``; never rises with the clock. [s]
+    """
+    hertz = np.asarray(clock_mhz) * 1e6
+    core = times.core_total_cycles / hertz
+    rate = dram_rate_gb_s(times.dram_rate_gb_s, clock_mhz, gpu.sm_count) * 1e9
+    dram = times.dram_bytes / rate
+    body = smooth_maximum(np.stack(np.broadcast_arrays(core, dram)), times.sharpness)
+    return times.scale * (times.fixed_s + times.fixed_cycles / hertz + body)
