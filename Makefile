@@ -3,6 +3,7 @@
 #   make demo          install into .venv and predict Llama 3.1 8B on an H100
 #   make test          run the tests
 #   make lint          style, types, and who may import whom
+#   make format        put the style right where a tool can
 #   make bench         time the limits that the project holds itself to
 #   make docs          build the documentation into site/
 #   make docs-examples run the commands shown in the docs and put their output in place
@@ -28,7 +29,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 p
 PACKAGING := pyproject.toml constraints.txt
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help demo test lint bench docs docs-examples coefficients constraints clean
+.PHONY: help demo test lint format bench docs docs-examples coefficients constraints clean
 .DELETE_ON_ERROR:
 
 help:
@@ -61,6 +62,10 @@ lint: $(VENV)/.lint $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+format: $(VENV)/.lint
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
 
 bench: $(VENV)/.base
 	$(BIN)/python benchmarks/run.py --install-size $(ARGS)
