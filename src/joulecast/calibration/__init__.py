@@ -1,1 +1,1 @@
-"""TODO"""
+"""Fits coefficients from measured tables."""

@@ -29,10 +29,13 @@ class Conditions:
     residency : str
         ``loop``: the same tensors again and again, as benchmarks do, so small ones stay in L2;
         ``stream``: weights and caches come from DRAM, activations from the kernel before.
+    kernel_source : str
+        Which of the engine's kernels, where it has several for one operation; empty for its default.
     """
 
     engine: str = "trtllm"
     residency: str = "loop"
+    kernel_source: str = ""
 
 
 @dataclass(frozen=True)

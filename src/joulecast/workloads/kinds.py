@@ -174,6 +174,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _size("moe_ep_size", "GPUs that the experts are spread over", 1),
                     _dtype("dtype", "format of the expert weights"),
                     _choice("distribution", ROUTINGS, "balanced", "how tokens spread over experts"),
+                    Column("gated", "size", 1, "1: gate and up projections, 0: up alone", 0, 1),
                 ),
             ),
             Kind("mla_context", _MLA, split_out=("num_heads",)),
@@ -216,7 +217,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _size("d_conv", "taps of the short convolution", 4),
                     _choice(
                         "kernel_source",
-                        ("causal_conv1d_fn", "causal_conv1d_update", "chunk_gated_delta_rule", "fused_sigmoid_gating_delta_rule_update"),
+                        ("causal_conv1d_fn", "causal_conv1d_update", "chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"),
                         REQUIRED,
                         "which kernel of the layer",
                     ),

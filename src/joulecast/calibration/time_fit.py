@@ -1,0 +1,126 @@
+"""Fits the efficiencies of one family on one GPU: few numbers, relative loss, weak priors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.coefficients.schema import TIME_PARAMETERS, TimeCoefficients
+from joulecast.gpus import Gpu
+from joulecast.kernels.work import KernelWork
+from joulecast.physics.timing import duration_s, module_times
+
+Floats = npt.NDArray[np.float64]
+
+#: Lower bound, upper bound, prior and width of the prior (in natural logarithms) of each parameter.
+#: The prior only decides what the data leave open: a module that never limits keeps its prior efficiency.
+PRIORS: dict[str, tuple[float, float, float, float]] = {
+    "tensor_efficiency": (0.02, 1.0, 0.75, 1.0),
+    "cuda_efficiency": (0.02, 1.0, 0.7, 1.0),
+    "sfu_efficiency": (0.02, 1.0, 0.6, 0.7),
+    "shared_efficiency": (0.05, 1.0, 0.7, 0.7),
+    "l2_efficiency": (0.05, 1.0, 0.6, 0.7),
+    "dram_efficiency": (0.05, 1.0, 0.85, 0.3),
+    "fixed_us": (0.05, 300.0, 2.0, 1.0),
+    "fixed_kcycles": (0.05, 300.0, 2.0, 1.0),
+    "sharpness": (1.0, 12.0, 3.0, 0.5),
+}
+
+
+def take_work(work: KernelWork, rows: Any) -> KernelWork:
+    """The rows of `work` at `rows` (indices or mask)."""
+    arrays = {k: v[rows] for k, v in work.__dict__.items() if isinstance(v, np.ndarray)}
+    return KernelWork(**{**work.__dict__, **arrays, "reasons": {}})
+
+
+def hash_fold(columns: Sequence[Any], folds: int = 5) -> npt.NDArray[np.intp]:
+    """Fold of each row by a hash of its shape: rows of one shape share a fold, whatever their dtype or engine.
+
+    Parameters
+    ----------
+    columns : sequence of ndarray, shape (n,)
+        The shape.
+    folds : int
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+    """
+    state = np.full(len(columns[0]), 1469598103934665603, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            state ^= np.asarray(column).astype(np.uint64)
+            state *= np.uint64(1099511628211)
+            state ^= state >> np.uint64(29)
+    return (state % np.uint64(folds)).astype(np.intp)
+
+
+def fit_time(
+    work: KernelWork,
+    gpu: Gpu,
+    time_s: Floats,
+    clock_mhz: float | Floats,
+    *,
+    source: str,
+    most_rows: int = 2500,
+    seed: int = 0,
+) -> dict[str, TimeCoefficients]:
+    """Efficiencies of each group of `work` that make predicted times closest to measured ones.
+
+    Parameters
+    ----------
+    work : KernelWork
+    gpu : Gpu
+    time_s : ndarray, shape (n,)
+        Measured times. [s]
+    clock_mhz : float or ndarray
+        Core clock of each row. [MHz]
+    source : str
+        What the rows are, for the provenance.
+    most_rows : int
+        A random sample of so many rows a group is enough for nine numbers.
+    seed : int
+
+    Returns
+    -------
+    dict of str to TimeCoefficients
+        By group; ``error`` is the mean absolute relative error over all rows of the group.
+    """
+    from scipy.optimize import least_squares
+
+    generator = np.random.default_rng(seed)
+    clock = np.broadcast_to(np.asarray(clock_mhz, dtype=np.float64), time_s.shape)
+    low, high, prior, width = np.array([PRIORS[name] for name in TIME_PARAMETERS]).T
+    out: dict[str, TimeCoefficients] = {}
+    for code, group in enumerate(work.groups):
+        members = np.flatnonzero((work.group == code) & np.isfinite(time_s))
+        members = members[~np.isin(members, list(work.reasons))]
+        if members.size < 8:
+            continue
+        sample = generator.choice(members, most_rows, replace=False) if members.size > most_rows else members
+        part, target, mhz = take_work(work, sample), np.log(time_s[sample]), clock[sample]
+        strength = 3.0 / np.sqrt(sample.size)
+
+        def residuals(
+            theta: Floats, part: KernelWork = part, target: Floats = target, mhz: Floats = mhz, s: float = strength
+        ) -> Floats:
+            fit = np.log(duration_s(module_times(part, gpu, np.exp(theta)), gpu, mhz)) - target
+            # square root of a pseudo-Huber loss: large residuals count by their size, not its square
+            robust = np.sign(fit) * np.sqrt(2 * 0.01 * (np.sqrt(1 + (fit / 0.1) ** 2) - 1))
+            return np.concatenate([robust / np.sqrt(fit.size), s * 0.05 * (theta - np.log(prior)) / width])
+
+        solution = least_squares(residuals, np.log(prior), bounds=(np.log(low), np.log(high)), method="trf", max_nfev=60)
+        fitted = np.exp(solution.x)
+        every = take_work(work, members)
+        predicted = duration_s(module_times(every, gpu, fitted), gpu, clock[members])
+        out[group] = TimeCoefficients(
+            **dict(zip(TIME_PARAMETERS, (float(x) for x in fitted), strict=True)),
+            provenance="fitted",
+            source=source,
+            rows=int(members.size),
+            error=float(np.mean(np.abs(predicted / time_s[members] - 1))),
+        )
+    return out
