@@ -27,6 +27,7 @@ PRIORS: dict[str, tuple[float, float, float, float]] = {
     "fixed_us": (0.05, 300.0, 2.0, 1.0),
     "fixed_kcycles": (0.05, 300.0, 2.0, 1.0),
     "sharpness": (1.0, 12.0, 3.0, 0.5),
+    "link_efficiency": (0.02, 1.0, 0.7, 0.7),
 }
 
 
@@ -81,7 +82,7 @@ def fit_time(
     source : str
         What the rows are, for the provenance.
     most_rows : int
-        A random sample of so many rows a group is enough for nine numbers.
+        A random sample of so many rows a group is enough for ten numbers.
     seed : int
 
     Returns

@@ -26,6 +26,8 @@ class TimeCoefficients:
         Time of a launch that scales with the core clock (prologue, epilogue, latency). [1000 core cycles]
     sharpness : float
         Exponent of the smooth maximum over modules; large means perfect overlap, 1 none.
+    link_efficiency : float
+        Share of the rate of the links between GPUs that a large message reaches, in (0, 1].
     provenance : str
         One of `PROVENANCES`.
     source : str
@@ -45,6 +47,7 @@ class TimeCoefficients:
     fixed_us: float = 2.0
     fixed_kcycles: float = 2.0
     sharpness: float = 3.0
+    link_efficiency: float = 0.7
     provenance: str = "spec sheet"
     source: str = "defaults for a GPU without measured kernels"
     rows: int = 0
@@ -62,6 +65,7 @@ TIME_PARAMETERS = (
     "fixed_us",
     "fixed_kcycles",
     "sharpness",
+    "link_efficiency",
 )
 
 

@@ -71,6 +71,8 @@ class KernelWork:
         Further dimensionless features for the learned correction, named by `feature_names`.
     reasons : dict of int to str
         Rows that can't run on this GPU, with why.
+    link_s : ndarray
+        Time that what one GPU sends takes on its links at their nominal rate. [s]
     """
 
     family: str
@@ -93,6 +95,11 @@ class KernelWork:
     features: Floats
     feature_names: tuple[str, ...] = ()
     reasons: dict[int, str] = field(default_factory=dict)
+    link_s: Floats = field(default_factory=lambda: np.zeros(1))
+
+    def __post_init__(self) -> None:
+        if self.link_s.shape != self.group.shape:
+            object.__setattr__(self, "link_s", np.zeros(len(self.group)))
 
     def __len__(self) -> int:
         return len(self.group)

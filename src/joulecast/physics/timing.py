@@ -34,6 +34,8 @@ class ModuleTimes:
         Smooth maximum of them.
     dram_bytes, dram_rate_gb_s : ndarray
         Traffic, and the rate reached at a high core clock. [B, GB/s]
+    link_s : ndarray
+        Time of the links between GPUs, which no core clock changes. [s]
     fixed_s, fixed_cycles : ndarray
         Cost of the launches, outside and inside the core clock's domain. [s, cycles]
     sharpness : ndarray
@@ -46,6 +48,7 @@ class ModuleTimes:
     core_total_cycles: Floats
     dram_bytes: Floats
     dram_rate_gb_s: Floats
+    link_s: Floats
     fixed_s: Floats
     fixed_cycles: Floats
     sharpness: Floats
@@ -76,7 +79,7 @@ def module_times(work: KernelWork, gpu: Gpu, parameters: Floats, scale: Any = 1.
     ----------
     work : KernelWork
     gpu : Gpu
-    parameters : ndarray, shape (9,) or (9, n)
+    parameters : ndarray, shape (10,) or (10, n)
         The numbers named by `joulecast.coefficients.schema.TIME_PARAMETERS`.
     scale : array_like
         Learned correction, a factor.
@@ -86,7 +89,7 @@ def module_times(work: KernelWork, gpu: Gpu, parameters: Floats, scale: Any = 1.
     ModuleTimes
     """
     n = len(work)
-    tensor, cuda, sfu, shared, l2, dram, fixed_us, fixed_kcycles, sharpness = parameters
+    tensor, cuda, sfu, shared, l2, dram, fixed_us, fixed_kcycles, sharpness, link = parameters
     shared_per_clk = 128.0 * gpu.sm_count  # 32 banks of 4 bytes an SM, all architectures in the catalogue
     core = np.empty((len(CORE_MODULES), n))
     core[0] = work.tensor_flop / (work.tensor_flop_per_clk * tensor * work.fill)
@@ -100,6 +103,7 @@ def module_times(work: KernelWork, gpu: Gpu, parameters: Floats, scale: Any = 1.
         core_total_cycles=smooth_maximum(core, sharpness),
         dram_bytes=work.dram_bytes,
         dram_rate_gb_s=gpu.dram_gb_s * dram * ones,
+        link_s=work.link_s / link,
         fixed_s=work.launches * fixed_us * 1e-6,
         fixed_cycles=work.launches * fixed_kcycles * 1e3,
         sharpness=sharpness * ones,
@@ -142,11 +146,12 @@ def duration_s(times: ModuleTimes, gpu: Gpu, clock_mhz: Any) -> Floats:
     Returns
     -------
     ndarray
-        ``scale * (fixed + smooth maximum of core and DRAM time)``; never rises with the clock. [s]
+        ``scale * (fixed + smooth maximum of core, DRAM and link time)``; never rises with the clock. [s]
     """
     hertz = np.asarray(clock_mhz) * 1e6
     core = times.core_total_cycles / hertz
     rate = dram_rate_gb_s(times.dram_rate_gb_s, clock_mhz, gpu.sm_count) * 1e9
     dram = times.dram_bytes / rate
-    body = smooth_maximum(np.stack(np.broadcast_arrays(core, dram)), times.sharpness)
+    parts = (core, dram, times.link_s) if times.link_s.any() else (core, dram)
+    body = smooth_maximum(np.stack(np.broadcast_arrays(*parts)), times.sharpness)
     return times.scale * (times.fixed_s + times.fixed_cycles / hertz + body)
