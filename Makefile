@@ -29,8 +29,9 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 p
 PACKAGING := pyproject.toml constraints.txt
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help demo test lint format bench docs docs-examples coefficients constraints clean
+.PHONY: help demo test lint lint-style lint-types lint-arrows format bench docs docs-examples coefficients constraints clean
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,10 +58,17 @@ demo: $(VENV)/.base
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-lint: $(VENV)/.lint $(VENV)/.test
+# Separate targets, so that `make -k lint` tells of everything at once.
+lint: lint-style lint-types lint-arrows
+
+lint-style: $(VENV)/.lint
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check --quiet .
+
+lint-types: $(VENV)/.lint $(VENV)/.test
 	$(BIN)/mypy
+
+lint-arrows: $(VENV)/.lint
 	$(BIN)/lint-imports
 
 format: $(VENV)/.lint
@@ -71,7 +79,7 @@ bench: $(VENV)/.base
 	$(BIN)/python benchmarks/run.py --install-size $(ARGS)
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs-examples: $(VENV)/.base
 	$(BIN)/python tests/docs_examples.py --write

@@ -12,6 +12,7 @@ from docs_examples import ROOT, examples_of, matches, output_of, pages, programs
 
 EXAMPLES = [example for page in pages() for example in examples_of(page) if example.runnable]
 DISTINCT = sorted({example.command for example in EXAMPLES})
+PROGRAMS = {program: f"{page.name}-{n}" for page in pages() for n, program in enumerate(programs_of(page), 1)}
 
 
 def test_the_readme_opens_with_an_example():
@@ -26,10 +27,10 @@ def test_a_command_prints_what_the_docs_show(command: str):
     assert not stale, f"{places} no longer show what `{command}` prints (make docs-examples renews them):\n{output}"
 
 
-@pytest.mark.parametrize("program", sorted({program for page in pages() for program in programs_of(page)}))
+@pytest.mark.parametrize("program", [pytest.param(program, id=place) for program, place in PROGRAMS.items()])
 def test_a_python_program_in_the_docs_runs(program: str):
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{program}\n{done.stderr}"
+    assert done.returncode == 0, done.stderr
 
 
 def test_examples_are_split_at_their_commands(tmp_path: Path):
