@@ -49,7 +49,8 @@ class Gpu:
     power_limit_default_w, power_limit_min_w, power_limit_max_w : float
         Board power limit. [W]
     idle_w : float
-        Board power with a context resident and the clocks at their lowest load state. [W]
+        Board power of the waiting GPU: context resident, no kernel running, core clock up (its value at
+        the highest clock; `idle_points`, where known, give it for lower ones). [W]
     voltage_points : tuple of (float, float)
         Core clock and voltage, rising in clock; empty where unknown. [(MHz, mV)]
     idle_points : tuple of (float, float)
