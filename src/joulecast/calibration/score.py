@@ -14,7 +14,7 @@ from joulecast.calibration.time_fit import Floats, fit_time, hash_fold, take_wor
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.gpus import load_gpu
 from joulecast.kernels.registry import family_of
-from joulecast.physics.timing import duration_s, module_times, parameters_by_row
+from joulecast.physics.timing import duration_s, measured_s, module_times, parameters_by_row
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,15 @@ def score_batch(batch: Measured, folds: int = 5) -> Iterator[tuple[str, Floats, 
     clock = gpu.clock_max_mhz
     fold = hash_fold([column for name, column in sorted(batch.table.columns.items()) if column.dtype.kind == "f"], folds)
     train, test = np.flatnonzero(fold != 0), np.flatnonzero(fold == 0)
-    fitted = fit_time(take_work(work, train), gpu, batch.time_s[train], clock, source="")
+    eager = batch.launch_mode == "eager"
+    fitted = fit_time(take_work(work, train), gpu, batch.time_s[train], clock, source="", host_bound=eager)
     for code, group in enumerate(work.groups):
         rows = test[work.group[test] == code]
         if group in fitted and rows.size:
             part = take_work(work, rows)
             parameters = parameters_by_row([fitted[group]] * len(work.groups), part.group)
-            yield group, rows, duration_s(module_times(part, gpu, parameters), gpu, clock), fitted[group]
+            time = duration_s(module_times(part, gpu, parameters), gpu, clock)
+            yield group, rows, measured_s(time, fitted[group].host_us, fitted[group].host_lead_us), fitted[group]
 
 
 def main(kind_name: str, folder: str = "../shared/data", only: str = "") -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from joulecast.coefficients.schema import TIME_PARAMETERS, TimeCoefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import KernelWork
-from joulecast.physics.timing import duration_s, module_times
+from joulecast.physics.timing import duration_s, measured_s, module_times
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,6 +29,14 @@ PRIORS: dict[str, tuple[float, float, float, float]] = {
     "sharpness": (1.0, 12.0, 3.0, 0.5),
     "link_efficiency": (0.02, 1.0, 0.7, 0.7),
 }
+
+#: The same for the host of rows whose kernels it started one by one. What such rows tell of a kernel's own fixed
+#: cost is lost in the host's, so that then stays at its prior.
+HOST_PRIORS: dict[str, tuple[float, float, float, float]] = {
+    "host_us": (1.0, 300.0, 25.0, 1.0),
+    "host_lead_us": (0.1, 300.0, 8.0, 1.0),
+}
+HOST_PARAMETERS = tuple(HOST_PRIORS)
 
 
 def take_work(work: KernelWork, rows: Any) -> KernelWork:
@@ -66,6 +74,7 @@ def fit_time(
     clock_mhz: float | Floats,
     *,
     source: str,
+    host_bound: bool = False,
     most_rows: int = 2500,
     seed: int = 0,
 ) -> dict[str, TimeCoefficients]:
@@ -81,6 +90,8 @@ def fit_time(
         Core clock of each row. [MHz]
     source : str
         What the rows are, for the provenance.
+    host_bound : bool
+        The host started each kernel by itself (eager mode), so that short ones show its time and not their own.
     most_rows : int
         A random sample of so many rows a group is enough for ten numbers.
     seed : int
@@ -94,7 +105,11 @@ def fit_time(
 
     generator = np.random.default_rng(seed)
     clock = np.broadcast_to(np.asarray(clock_mhz, dtype=np.float64), time_s.shape)
-    low, high, prior, width = np.array([PRIORS[name] for name in TIME_PARAMETERS]).T
+    names = (*TIME_PARAMETERS, *HOST_PARAMETERS) if host_bound else TIME_PARAMETERS
+    low, high, prior, width = np.array([{**PRIORS, **HOST_PRIORS}[name] for name in names]).T
+    if host_bound:
+        width[[names.index("fixed_us"), names.index("fixed_kcycles")]] = 0.05
+    efficiencies = len(TIME_PARAMETERS)
     out: dict[str, TimeCoefficients] = {}
     for code, group in enumerate(work.groups):
         members = np.flatnonzero((work.group == code) & np.isfinite(time_s))
@@ -108,17 +123,20 @@ def fit_time(
         def residuals(
             theta: Floats, part: KernelWork = part, target: Floats = target, mhz: Floats = mhz, s: float = strength
         ) -> Floats:
-            fit = np.log(duration_s(module_times(part, gpu, np.exp(theta)), gpu, mhz)) - target
+            time = duration_s(module_times(part, gpu, np.exp(theta[:efficiencies])), gpu, mhz)
+            fit = np.log(measured_s(time, *np.exp(theta[efficiencies:])) if host_bound else time) - target
             # square root of a pseudo-Huber loss: large residuals count by their size, not its square
             robust = np.sign(fit) * np.sqrt(2 * 0.01 * (np.sqrt(1 + (fit / 0.1) ** 2) - 1))
             return np.concatenate([robust / np.sqrt(fit.size), s * 0.05 * (theta - np.log(prior)) / width])
 
-        solution = least_squares(residuals, np.log(prior), bounds=(np.log(low), np.log(high)), method="trf", max_nfev=60)
+        solution = least_squares(residuals, np.log(prior), bounds=(np.log(low), np.log(high)), max_nfev=60)
         fitted = np.exp(solution.x)
         every = take_work(work, members)
-        predicted = duration_s(module_times(every, gpu, fitted), gpu, clock[members])
+        predicted = duration_s(module_times(every, gpu, fitted[:efficiencies]), gpu, clock[members])
+        if host_bound:
+            predicted = measured_s(predicted, *fitted[efficiencies:])
         out[group] = TimeCoefficients(
-            **dict(zip(TIME_PARAMETERS, (float(x) for x in fitted), strict=True)),
+            **dict(zip(names, (float(x) for x in fitted), strict=True)),
             provenance="fitted",
             source=source,
             rows=int(members.size),

@@ -28,6 +28,10 @@ class TimeCoefficients:
         Exponent of the smooth maximum over modules; large means perfect overlap, 1 none.
     link_efficiency : float
         Share of the rate of the links between GPUs that a large message reaches, in (0, 1].
+    host_us, host_lead_us : float
+        Of the host that the rows were measured from, where it started each kernel by itself: the shortest time
+        it can take between two clock readings, and the part of it before the kernel starts. Needed to compare
+        with measured times; no part of the kernel's. [us]
     provenance : str
         One of `PROVENANCES`.
     source : str
@@ -36,6 +40,9 @@ class TimeCoefficients:
         Measured rows in the fit.
     error : float
         Mean absolute relative error of left-out rows.
+    spread90 : float
+        90th percentile of ``|log(predicted / measured)|`` over left-out rows: half the width of the conformal
+        90 % interval, in natural logarithms.
     """
 
     tensor_efficiency: float = 0.75
@@ -48,10 +55,13 @@ class TimeCoefficients:
     fixed_kcycles: float = 2.0
     sharpness: float = 3.0
     link_efficiency: float = 0.7
+    host_us: float = 0.0
+    host_lead_us: float = 0.0
     provenance: str = "spec sheet"
     source: str = "defaults for a GPU without measured kernels"
     rows: int = 0
     error: float = 0.35
+    spread90: float = 0.7
 
 
 #: The numbers of `TimeCoefficients` that a fit changes, in the order of `joulecast.physics.timing`.
@@ -96,6 +106,8 @@ class PowerCoefficients:
     rows : int
     error : float
         Mean absolute relative error of power on left-out rows.
+    spread90 : float
+        90th percentile of ``|log(predicted / measured)|`` of power over left-out rows.
     """
 
     idle_w: float
@@ -113,6 +125,7 @@ class PowerCoefficients:
     source: str = "defaults for a GPU without power data"
     rows: int = 0
     error: float = 0.25
+    spread90: float = 0.5
 
 
 @dataclass(frozen=True)

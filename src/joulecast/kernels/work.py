@@ -73,6 +73,9 @@ class KernelWork:
         Rows that can't run on this GPU, with why.
     link_s : ndarray
         Time that what one GPU sends takes on its links at their nominal rate. [s]
+    serial_l2_bytes, serial_dram_bytes : ndarray
+        Parts of `l2_bytes` and `dram_bytes` that small kernels before or after the main one move, so that they
+        overlap with nothing. [B]
     """
 
     family: str
@@ -96,10 +99,13 @@ class KernelWork:
     feature_names: tuple[str, ...] = ()
     reasons: dict[int, str] = field(default_factory=dict)
     link_s: Floats = field(default_factory=lambda: np.zeros(1))
+    serial_l2_bytes: Floats = field(default_factory=lambda: np.zeros(1))
+    serial_dram_bytes: Floats = field(default_factory=lambda: np.zeros(1))
 
     def __post_init__(self) -> None:
-        if self.link_s.shape != self.group.shape:
-            object.__setattr__(self, "link_s", np.zeros(len(self.group)))
+        for name in ("link_s", "serial_l2_bytes", "serial_dram_bytes"):
+            if getattr(self, name).shape != self.group.shape:
+                object.__setattr__(self, name, np.zeros(len(self.group)))
 
     def __len__(self) -> int:
         return len(self.group)

@@ -33,7 +33,9 @@ class ModuleTimes:
     core_total_cycles : ndarray, shape (n,)
         Smooth maximum of them.
     dram_bytes, dram_rate_gb_s : ndarray
-        Traffic, and the rate reached at a high core clock. [B, GB/s]
+        Traffic of the main kernel, and the rate reached at a high core clock. [B, GB/s]
+    serial_cycles, serial_dram_bytes : ndarray
+        L2 time and DRAM traffic of small kernels before or after it, which overlap with nothing. [cycles, B]
     link_s : ndarray
         Time of the links between GPUs, which no core clock changes. [s]
     fixed_s, fixed_cycles : ndarray
@@ -48,6 +50,8 @@ class ModuleTimes:
     core_total_cycles: Floats
     dram_bytes: Floats
     dram_rate_gb_s: Floats
+    serial_cycles: Floats
+    serial_dram_bytes: Floats
     link_s: Floats
     fixed_s: Floats
     fixed_cycles: Floats
@@ -96,13 +100,15 @@ def module_times(work: KernelWork, gpu: Gpu, parameters: Floats, scale: Any = 1.
     core[1] = work.cuda_flop / (work.cuda_flop_per_clk * cuda * work.fill)
     core[2] = work.sfu_ops / (gpu.sfu_per_clk * sfu * work.fill)
     core[3] = work.shared_bytes / (shared_per_clk * shared * work.fill)
-    core[4] = work.l2_bytes / (gpu.l2_bytes_per_clk * l2)
+    core[4] = (work.l2_bytes - work.serial_l2_bytes) / (gpu.l2_bytes_per_clk * l2)
     ones = np.ones(n)
     return ModuleTimes(
         core_cycles=core,
         core_total_cycles=smooth_maximum(core, sharpness),
-        dram_bytes=work.dram_bytes,
+        dram_bytes=work.dram_bytes - work.serial_dram_bytes,
         dram_rate_gb_s=gpu.dram_gb_s * dram * ones,
+        serial_cycles=work.serial_l2_bytes / (gpu.l2_bytes_per_clk * l2),
+        serial_dram_bytes=work.serial_dram_bytes,
         link_s=work.link_s / link,
         fixed_s=work.launches * fixed_us * 1e-6,
         fixed_cycles=work.launches * fixed_kcycles * 1e3,
@@ -146,7 +152,7 @@ def duration_s(times: ModuleTimes, gpu: Gpu, clock_mhz: Any) -> Floats:
     Returns
     -------
     ndarray
-        ``scale * (fixed + smooth maximum of core, DRAM and link time)``; never rises with the clock. [s]
+        ``scale * (fixed + serial + smooth maximum of core, DRAM and link time)``; never rises with the clock. [s]
     """
     hertz = np.asarray(clock_mhz) * 1e6
     core = times.core_total_cycles / hertz
@@ -154,4 +160,27 @@ def duration_s(times: ModuleTimes, gpu: Gpu, clock_mhz: Any) -> Floats:
     dram = times.dram_bytes / rate
     parts = (core, dram, times.link_s) if times.link_s.any() else (core, dram)
     body = smooth_maximum(np.stack(np.broadcast_arrays(*parts)), times.sharpness)
-    return times.scale * (times.fixed_s + times.fixed_cycles / hertz + body)
+    serial = times.serial_cycles / hertz + times.serial_dram_bytes / rate
+    return times.scale * (times.fixed_s + times.fixed_cycles / hertz + serial + body)
+
+
+def measured_s(duration_s: Any, host_us: Any, host_lead_us: Any) -> Floats:
+    """Time that event timers around a single launch show: the kernel's, or the host's where that is longer.
+
+    The host reads the clock, prepares the launch for `host_lead_us`, starts the kernel, and can read the clock
+    again `host_us` after the first reading at the earliest.
+
+    Parameters
+    ----------
+    duration_s : array_like
+        Time of the kernels. [s]
+    host_us, host_lead_us : array_like
+        `TimeCoefficients.host_us` and ``host_lead_us``; both 0 where launches cost nothing (graphs). [us]
+
+    Returns
+    -------
+    ndarray
+        Smooth maximum (exponent 8) of ``host`` and ``lead + kernel``. [s]
+    """
+    reached = np.asarray(duration_s) + np.asarray(host_lead_us) * 1e-6
+    return reached * (1.0 + (np.asarray(host_us) * 1e-6 / reached) ** 8) ** 0.125
