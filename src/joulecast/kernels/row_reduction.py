@@ -1,0 +1,116 @@
+"""Row reductions: softmax, normalisations, sums and pooling, one warp or one block a row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from joulecast.bounds.dtypes import DTYPES
+from joulecast.gpus import Gpu
+from joulecast.kernels.formats import (
+    ACTIVATION_BYTES,
+    FP32,
+    activation_misses,
+    group_labels,
+    log_ratio,
+    vector_rate,
+)
+from joulecast.kernels.work import Conditions, Family, KernelWork, work
+from joulecast.workloads.kinds import REDUCTIONS
+from joulecast.workloads.table import OpTable
+
+#: By operation: passes over a row that does not fit in registers, instructions and special functions an element,
+#: and results a row (0: as many as elements).
+PASSES = {"softmax": 3, "layer_norm": 2, "rms_norm": 2, "group_norm": 2, "batch_norm": 2}
+INSTRUCTIONS = {"softmax": 10, "layer_norm": 14, "rms_norm": 8, "group_norm": 14, "batch_norm": 6}
+SPECIAL = {"softmax": 2}
+RESULTS = {"sum": 1, "max": 1, "mean": 1, "pool": 1}
+
+_PASSES = np.array([PASSES.get(op, 1) for op in REDUCTIONS], dtype=np.float64)
+_INSTRUCTIONS = np.array([INSTRUCTIONS.get(op, 2) for op in REDUCTIONS], dtype=np.float64)
+_SPECIAL = np.array([SPECIAL.get(op, 0) for op in REDUCTIONS], dtype=np.float64)
+_RESULTS = np.array([RESULTS.get(op, 0) for op in REDUCTIONS], dtype=np.float64)
+_SOFTMAX = REDUCTIONS.index("softmax")
+
+#: Longest row that a warp keeps in its registers between the passes.
+WARP_ROW = 1024.0
+WARP = 32.0
+
+
+def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
+    """Work of row reductions.
+
+    Rows up to `WARP_ROW` of a softmax stay in registers of a warp, of which a block holds four; longer rows and
+    all normalisations are read again in each pass, through L1 and L2. A row shorter than a warp (or than a
+    block's vectors) leaves lanes idle.
+
+    Parameters
+    ----------
+    table : OpTable
+        Of kind ``row_reduction``.
+    gpu : Gpu
+    conditions : Conditions
+
+    Returns
+    -------
+    KernelWork
+    """
+    n = len(table)
+    rows = np.asarray(table["rows"], dtype=np.float64)
+    dim = np.asarray(table["dim"], dtype=np.float64)
+    op, code = table["op"], table["dtype"]
+    size = ACTIVATION_BYTES[code]
+    results = np.where(_RESULTS[op] > 0, _RESULTS[op], dim)
+    read, written = rows * dim * size, rows * results * size
+    in_warp = (op == _SOFTMAX) & (dim <= WARP_ROW)
+    passes = np.where(in_warp, 1.0, _PASSES[op])
+
+    # lanes that a row occupies: a power of two below a warp, whole warps of vectors above
+    vector = np.where(in_warp, 1.0, 16.0 / size)
+    lanes = np.where(
+        in_warp,
+        np.minimum(2.0 ** np.ceil(np.log2(dim)), WARP),
+        WARP * np.clip(np.ceil(dim / (vector * WARP)), 1.0, np.where(op == _SOFTMAX, 32.0, 4.0)),
+    )
+    turns = np.where(in_warp, 2.0 ** np.ceil(np.log2(np.maximum(dim / WARP, 1.0))), np.ceil(dim / (lanes * vector)) * vector)
+    padded = rows * lanes * turns
+    blocks = np.maximum(np.where(in_warp, np.ceil(rows * lanes / 128.0), rows), 1.0)
+    waves = np.ceil(blocks / gpu.sm_count)
+
+    footprint = read + written
+    misses = activation_misses(footprint, gpu, conditions)
+    again = read * (passes - 1.0)
+    # a row is read again soon: what the SMs' L1 can hold of it does not go to L2
+    resident_rows = np.minimum(rows, gpu.sm_count * gpu.warps_per_sm * WARP / np.maximum(lanes, WARP))
+    l1_misses = np.clip(resident_rows * dim * size / (gpu.sm_count * gpu.l1_kib * 1024.0), 0.0, 1.0)
+    reduction_steps = rows * 10.0 * lanes  # shuffles of the lanes, and the exchange between warps
+    groups, group = group_labels(
+        op * len(DTYPES) + code, [f"{name}/{dtype.name}" for name in REDUCTIONS for dtype in DTYPES]
+    )
+    return work(
+        "row_reduction",
+        n,
+        groups=groups,
+        group=group,
+        cuda_flop=2.0 * (padded * (_INSTRUCTIONS[op] + 2.0 * passes / vector) + reduction_steps),
+        cuda_flop_per_clk=vector_rate(gpu),
+        sfu_ops=padded * _SPECIAL[op] + rows * lanes,
+        shared_bytes=read * passes + written,
+        l2_bytes=read + written + again * l1_misses,
+        dram_bytes=footprint * misses,
+        fill=blocks / (waves * gpu.sm_count),
+        blocks=blocks,
+        waves=waves,
+        useful_flop=rows * dim * np.maximum(_INSTRUCTIONS[op] / 2.0, 1.0),
+        math=FP32,
+        features={
+            "log_footprint_over_l2": log_ratio(footprint, gpu.l2_mib * 2.0**20),
+            "log_blocks_over_sm": log_ratio(blocks, gpu.sm_count),
+            "log_dim": np.log(dim) / np.log(1024.0),
+            "padding": padded / (rows * dim) - 1.0,
+            "in_warp": in_warp.astype(np.float64),
+            "dram_share": misses,
+        },
+    )
+
+
+FAMILY = Family("row_reduction", ("row_reduction",), row_reduction_work)
