@@ -17,9 +17,8 @@ MAX_NAME_LENGTH = 200
 # Words that say who sells a GPU or what kind of thing it is, not which GPU.
 # Quadro stays: a "Quadro RTX 6000" is one board, an "RTX 6000" may be any of three generations.
 _NOISE = frozenset(
-    ("nvidia", "tesla", "geforce", "amd", "ati", "instinct", "radeon", "gpu", "gpus", "graphics", "card")
-    + ("accelerator", "tensor", "core", "generation", "gen", "corporation", "inc", "dgx", "hgx", "the", "aarch64")
-)
+    ("nvidia", "tesla", "geforce", "amd", "ati", "instinct", "radeon", "corporation", "inc", "dgx", "hgx", "the")
+) | frozenset(("gpu", "gpus", "graphics", "card", "accelerator", "tensor", "core", "generation", "gen", "aarch64"))
 _MEMORY_KINDS = re.compile(r"(hbm\d?e?|gddr\d?x?)\Z")
 # Glued spellings are parted: rtx4090, 2080ti, h100sxm, 80 gb (joined).
 _RULES = tuple(

@@ -76,8 +76,12 @@ def read_gpu_file(path: Path) -> Gpu:
     """
     shown = shortened(path)
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"can't read the GPU file {shown}: it is no regular file")
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"can't read the GPU file {shown}: {shortened(reason)}") from None
@@ -179,7 +183,7 @@ def _entry(field: str, value: Any, source: str) -> _Entry:
     if not isinstance(value, dict):
         return _Entry(value, source)
     if "value" not in value or not set(value) <= {"value", "source"}:
-        raise InputError(f"{field} must be a value, or {{ value = ..., source = \"...\" }}")
+        raise InputError(f'{field} must be a value, or {{ value = ..., source = "..." }}')
     return _Entry(value["value"], _text(value, "source", source))
 
 
