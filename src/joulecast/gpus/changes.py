@@ -9,7 +9,7 @@ from typing import Any
 from joulecast.bounds.limits import GPU_RANGES, MATHS
 from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus.gpu import Gpu
-from joulecast.gpus.reader import RATE_TABLES, gpu_from_values
+from joulecast.gpus.reader import PLAIN_NAME, RATE_TABLES, gpu_from_values
 
 TEXT_CHANGES = ("architecture", "compute_capability", "dram_type")
 SET_BY_USER = "set by the user"
@@ -83,8 +83,8 @@ def _field(key: object) -> str:
 def _value(field: str, value: object) -> str | float:
     if field in TEXT_CHANGES:
         text = str(value).strip()
-        if not text or not text.isprintable() or len(text) > 40:
-            raise InputError(f"{field} must be a short text, not {shortened(repr(value), 40)}")
+        if not PLAIN_NAME.match(text):
+            raise InputError(f"{field} must be a short plain text, not {shortened(repr(value), 40)}")
         return text
     if isinstance(value, bool):
         raise InputError(f"{field} must be a number, not {value}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus.gpu import Gpu
 
 MAX_FILE_BYTES = 1_000_000
+# Names appear in paths and tables: nothing that could lead elsewhere.
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+=(),-]{0,79}\Z")
 
 # Where each number of the file goes: table -> key -> field of `Gpu`.
 LAYOUT: Mapping[str, Mapping[str, str]] = {
@@ -135,8 +138,8 @@ def _top_level(document: Mapping[str, Any], source: str) -> Mapping[str, _Entry]
     entries: dict[str, _Entry] = {}
     for field in TEXT_FIELDS:
         entries[field] = _Entry(_text(document, field, None), "")
-    if not entries["name"].value.strip():
-        raise InputError("name must not be empty")
+    if not PLAIN_NAME.match(entries["name"].value):
+        raise InputError("name must be 1 to 80 letters, digits, spaces and any of . _ + = ( ) , -")
     if entries["vendor"].value not in VENDORS:
         raise InputError(f"vendor must be nvidia or amd, not {shortened(repr(entries['vendor'].value), 40)}")
     if "process_nm" in document:
