@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.coefficients import store
-from joulecast.coefficients.schema import GpuCoefficients, TimeCoefficients
+from joulecast.coefficients.schema import (
+    GpuCoefficients,
+    HostCoefficients,
+    PowerCoefficients,
+    TimeCoefficients,
+)
 from joulecast.gpus import Gpu, load_gpu
 
 #: Architectures in order of time and likeness; the distance between two is how far apart they stand.
@@ -79,4 +84,89 @@ def time_coefficients(
     if unlike == 0:
         return fitted
     what = f"from {key} of {name}"
-    return replace(fitted, provenance="transferred", source=what, error=fitted.error + 0.06 * (1 + min(unlike, 6.0)))
+    wider = 0.06 * (1 + min(unlike, 6.0))
+    return replace(
+        fitted,
+        provenance="transferred",
+        source=what,
+        error=fitted.error + wider,
+        spread90=fitted.spread90 + 2.0 * wider,
+    )
+
+
+#: Energy of DRAM and its interface by memory type, relative to HBM2e: HBM needs less a bit than GDDR.
+#: (JEDEC-era figures: HBM2 about 3.9 to 7, GDDR5 14, GDDR6 7 to 8 pJ/bit; O'Connor et al., MICRO 2017.)
+_DRAM_ENERGY = {"HBM2": 1.15, "HBM2E": 1.0, "HBM3": 0.85, "HBM3E": 0.8, "GDDR5": 2.2, "GDDR5X": 2.0,
+                "GDDR6": 1.45, "GDDR6X": 1.5, "GDDR7": 1.25, "LPDDR5X": 0.8}  # fmt: skip
+
+
+def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoefficients:
+    """Energies of `gpu`: its own where fitted, else those of its nearest relative, rescaled.
+
+    Core energies go with the process node, DRAM's with the type of memory, power that is drawn by time with
+    what the data sheet says of idle power and with the number of SMs and their clock.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    exclude : tuple of str
+        GPUs whose coefficients may not be used.
+
+    Returns
+    -------
+    PowerCoefficients
+    """
+    donors = [(far, other, c.power) for far, other, c in relatives(gpu, exclude) if c.power is not None]
+    if not donors:
+        return default_power(gpu)
+    far, other, donor = donors[0]
+    if far == 0.0:
+        return donor
+    node = gpu.process_nm / other.process_nm
+    dram = _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3) / _DRAM_ENERGY.get(other.dram_type.upper(), 1.3)
+    drive = node * gpu.sm_count * gpu.rate_clock_mhz / (other.sm_count * other.rate_clock_mhz)
+    return replace(
+        donor,
+        idle_w=gpu.idle_w,
+        clocked_w=donor.clocked_w * drive,
+        active_w=donor.active_w * drive,
+        tensor_pj={math: pj * node for math, pj in donor.tensor_pj.items()},
+        cuda_pj={math: pj * node for math, pj in donor.cuda_pj.items()},
+        sfu_pj=donor.sfu_pj * node,
+        shared_pj=donor.shared_pj * node,
+        l2_pj=donor.l2_pj * node,
+        dram_pj=donor.dram_pj * dram,
+        provenance="transferred",
+        source=f"rescaled from {other.name}",
+        error=donor.error + 0.05 * (1 + min(far, 6.0)),
+        spread90=donor.spread90 + 0.1 * (1 + min(far, 6.0)),
+    )
+
+
+def default_power(gpu: Gpu) -> PowerCoefficients:
+    """Energies of a GPU from its data sheet alone: orders of magnitude for a 7 nm part, scaled by node."""
+    node = gpu.process_nm / 7.0
+    tensor = {"fp64": 8.0, "tf32": 0.9, "fp16": 0.45, "bf16": 0.45, "fp8": 0.25, "fp4": 0.14, "int8": 0.25, "int4": 0.15}
+    cuda = {"fp64": 16.0, "fp32": 4.0, "fp16": 2.5, "bf16": 2.5}
+    span = gpu.power_limit_default_w - gpu.idle_w
+    return PowerCoefficients(
+        idle_w=gpu.idle_w,
+        clocked_w=0.05 * span,
+        active_w=0.2 * span,
+        tensor_pj={math: pj * node for math, pj in tensor.items()},
+        cuda_pj={math: pj * node for math, pj in cuda.items()},
+        sfu_pj=8.0 * node,
+        shared_pj=2.0 * node,
+        l2_pj=12.0 * node,
+        dram_pj=60.0 * _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3),
+    )
+
+
+def host_coefficients(gpu: Gpu) -> HostCoefficients:
+    """Cost of a launch on the host that `gpu` was measured in, else on that of its nearest relative."""
+    for far, other, coefficients in relatives(gpu):
+        if coefficients.host is not None:
+            if far == 0.0:
+                return coefficients.host
+            return replace(coefficients.host, provenance="transferred", source=f"host of {other.name}")
+    return HostCoefficients(provenance="spec sheet", source="defaults")

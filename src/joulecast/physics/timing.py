@@ -31,7 +31,7 @@ class ModuleTimes:
     core_cycles : ndarray, shape (5, n)
         Core cycles that each of `CORE_MODULES` needs.
     core_total_cycles : ndarray, shape (n,)
-        Smooth maximum of them.
+        Smooth maximum of them and of the chain of dependent steps.
     dram_bytes, dram_rate_gb_s : ndarray
         Traffic of the main kernel, and the rate reached at a high core clock. [B, GB/s]
     serial_cycles, serial_dram_bytes : ndarray
@@ -83,7 +83,7 @@ def module_times(work: KernelWork, gpu: Gpu, parameters: Floats, scale: Any = 1.
     ----------
     work : KernelWork
     gpu : Gpu
-    parameters : ndarray, shape (10,) or (10, n)
+    parameters : ndarray, shape (11,) or (11, n)
         The numbers named by `joulecast.coefficients.schema.TIME_PARAMETERS`.
     scale : array_like
         Learned correction, a factor.
@@ -93,7 +93,7 @@ def module_times(work: KernelWork, gpu: Gpu, parameters: Floats, scale: Any = 1.
     ModuleTimes
     """
     n = len(work)
-    tensor, cuda, sfu, shared, l2, dram, fixed_us, fixed_kcycles, sharpness, link = parameters
+    tensor, cuda, sfu, shared, l2, dram, fixed_us, fixed_kcycles, sharpness, link, latency = parameters
     shared_per_clk = 128.0 * gpu.sm_count  # 32 banks of 4 bytes an SM, all architectures in the catalogue
     core = np.empty((len(CORE_MODULES), n))
     core[0] = work.tensor_flop / (work.tensor_flop_per_clk * tensor * work.fill)
@@ -102,9 +102,10 @@ def module_times(work: KernelWork, gpu: Gpu, parameters: Floats, scale: Any = 1.
     core[3] = work.shared_bytes / (shared_per_clk * shared * work.fill)
     core[4] = (work.l2_bytes - work.serial_l2_bytes) / (gpu.l2_bytes_per_clk * l2)
     ones = np.ones(n)
+    waits = (*core, work.latency_cycles * latency) if work.latency_cycles.any() else core
     return ModuleTimes(
         core_cycles=core,
-        core_total_cycles=smooth_maximum(core, sharpness),
+        core_total_cycles=smooth_maximum(np.asarray(waits), sharpness),
         dram_bytes=work.dram_bytes - work.serial_dram_bytes,
         dram_rate_gb_s=gpu.dram_gb_s * dram * ones,
         serial_cycles=work.serial_l2_bytes / (gpu.l2_bytes_per_clk * l2),

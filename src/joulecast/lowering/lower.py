@@ -1,0 +1,67 @@
+"""`lower`: a workload becomes the launches that one GPU of the layout runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from joulecast.gpus import Gpu
+from joulecast.lowering.execution import Execution
+from joulecast.lowering.expand import STEP, expanded
+from joulecast.lowering.formats import replace_formats
+from joulecast.lowering.layout import divided
+from joulecast.workloads.table import OpTable, Workload
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What one GPU runs.
+
+    Attributes
+    ----------
+    workload : Workload
+    tables : mapping of str to OpTable
+        By kind, with the common columns; shapes are those of one GPU.
+    execution : Execution
+    notes : tuple of str
+        Formats replaced, and what else was decided.
+    """
+
+    workload: Workload
+    tables: Mapping[str, OpTable]
+    execution: Execution
+    notes: tuple[str, ...]
+
+
+def lower(workload: Workload, gpu: Gpu, execution: Execution) -> Lowered:
+    """Lower a workload for a GPU and a way of running it.
+
+    Parameters
+    ----------
+    workload : Workload
+    gpu : Gpu
+    execution : Execution
+
+    Returns
+    -------
+    Lowered
+
+    Raises
+    ------
+    InputError
+        If a format can't run on the GPU, or a size does not divide by the layout.
+    """
+    spaced = {
+        name: replace(table, columns={**table.columns, "order": np.asarray(table["order"]) * STEP})
+        for name, table in workload.tables.items()
+    }
+    tables = expanded(divided(spaced, execution), execution.attention, execution.launch_mode)
+    out: dict[str, OpTable] = {}
+    replaced: dict[str, str] = {}
+    for name, table in tables.items():
+        out[name], here = replace_formats(table, gpu)
+        replaced.update(here)
+    notes = [f"{gpu.name} has no {a} arithmetic: priced as {b}" for a, b in sorted(replaced.items())]
+    return Lowered(workload, out, execution, (*workload.notes, *notes))

@@ -1,0 +1,238 @@
+"""Prices operations on a GPU: work, efficiencies and energies together, ready to be evaluated at any clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
+from joulecast.coefficients.transfer import power_coefficients, time_coefficients
+from joulecast.gpus import Gpu
+from joulecast.kernels.registry import family_of
+from joulecast.kernels.work import Conditions, KernelWork
+from joulecast.physics.power import WorkEnergy, energy_parts_j, mean_power_w, work_energy
+from joulecast.physics.throttle import settled_clock_mhz
+from joulecast.physics.timing import (
+    CORE_MODULES,
+    ModuleTimes,
+    dram_rate_gb_s,
+    duration_s,
+    module_times,
+    parameters_by_row,
+)
+from joulecast.physics.uncertainty import widened
+from joulecast.workloads.table import OpTable
+
+Floats = npt.NDArray[np.float64]
+
+#: What may bound a kernel; `bound_by` holds indices into it.
+BOUNDS = (*CORE_MODULES, "DRAM", "links", "launches")
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Operations of one kind with all that their time and power at any clock follow from.
+
+    Attributes
+    ----------
+    work : KernelWork
+    times : ModuleTimes
+    energy : WorkEnergy
+    gpu : Gpu
+    power : PowerCoefficients
+    provenance : ndarray of int
+        Of each row's time, an index into `joulecast.coefficients.schema.PROVENANCES`.
+    time_spread : ndarray
+        Half the width of the 90 % interval of the time, in natural logarithms.
+    distance : ndarray
+        How far each row is from the rows that the fit saw; 0 inside.
+    """
+
+    work: KernelWork
+    times: ModuleTimes
+    energy: WorkEnergy
+    gpu: Gpu
+    power: PowerCoefficients
+    provenance: npt.NDArray[np.intp]
+    time_spread: Floats
+    distance: Floats
+
+    def __len__(self) -> int:
+        return len(self.work)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Operations at the clock they settle at: time, mean power and clock of each, and where it throttles."""
+
+    time_s: Floats
+    power_w: Floats
+    clock_mhz: Floats
+    throttled: npt.NDArray[np.bool_]
+
+    @property
+    def energy_j(self) -> Floats:
+        """Energy of each operation. [J]"""
+        return self.time_s * self.power_w
+
+
+def price(
+    table: OpTable,
+    gpu: Gpu,
+    conditions: Conditions,
+    *,
+    power: PowerCoefficients | None = None,
+    time: dict[str, TimeCoefficients] | None = None,
+    exclude: tuple[str, ...] = (),
+) -> Priced:
+    """Price the operations of `table` on `gpu`.
+
+    Parameters
+    ----------
+    table : OpTable
+    gpu : Gpu
+    conditions : Conditions
+    power : PowerCoefficients, optional
+        Energies to use; otherwise those of `gpu`, fitted or transferred.
+    time : dict of str to TimeCoefficients, optional
+        Efficiencies by ``family/engine/group`` that win over the shipped ones.
+    exclude : tuple of str
+        GPUs whose shipped coefficients may not be used.
+
+    Returns
+    -------
+    Priced
+    """
+    work = family_of(table.kind).work(table, gpu, conditions)
+    own = time or {}
+    per_group = [
+        own.get(f"{work.family}/{conditions.engine}/{group}")
+        or time_coefficients(gpu, work.family, conditions.engine, group, exclude=exclude)
+        for group in work.groups
+    ]
+    times = module_times(work, gpu, parameters_by_row(per_group, work.group))
+    distance = np.zeros(len(work))
+    power = power or power_coefficients(gpu, exclude=exclude)
+    kept = np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)
+    spread = np.array([one.spread90 for one in per_group])
+    return Priced(
+        work=work,
+        times=times,
+        energy=work_energy(work, gpu, power),
+        gpu=gpu,
+        power=power,
+        provenance=kept[work.group],
+        time_spread=widened(spread[work.group], distance),
+        distance=distance,
+    )
+
+
+def at_clock(priced: Priced, clock_mhz: Any) -> tuple[Floats, Floats]:
+    """Time and mean power of each operation at a core clock, whatever the power limit. [s, W]"""
+    time_s = duration_s(priced.times, priced.gpu, clock_mhz)
+    return time_s, mean_power_w(priced.energy, time_s, clock_mhz, priced.gpu, priced.power)
+
+
+def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any) -> Settled:
+    """Each operation run on its own, again and again, at the clock that the power limit lets it have.
+
+    Parameters
+    ----------
+    priced : Priced
+    clock_mhz : array_like
+        Clock asked for. [MHz]
+    power_limit_w : array_like
+        Power limit; infinite to hold the clock. [W]
+
+    Returns
+    -------
+    Settled
+    """
+    n = len(priced)
+    clock = np.array(np.broadcast_to(np.asarray(clock_mhz, dtype=np.float64), (n,)))
+    time_s, power_w = at_clock(priced, clock)
+    over = np.flatnonzero(power_w > np.broadcast_to(np.asarray(power_limit_w, dtype=np.float64), (n,)))
+    throttled = np.zeros(n, dtype=np.bool_)
+    if over.size:
+        few = take(priced, over)
+        limit = np.broadcast_to(np.asarray(power_limit_w, dtype=np.float64), (n,))[over]
+        settled, _ = settled_clock_mhz(
+            lambda mhz, rows: at_clock(few, mhz)[1], clock[over], priced.gpu.clock_min_mhz, limit, over.size
+        )
+        throttled[over] = True
+        clock[over] = settled
+        time_s[over], power_w[over] = at_clock(few, settled)
+    return Settled(time_s, power_w, clock, throttled)
+
+
+def bound_by(priced: Priced, clock_mhz: Any) -> npt.NDArray[np.intp]:
+    """What bounds each operation at a clock, as an index into `BOUNDS`: the part that takes the longest."""
+    times, gpu = priced.times, priced.gpu
+    hertz = np.asarray(clock_mhz) * 1e6
+    rate = dram_rate_gb_s(times.dram_rate_gb_s, clock_mhz, gpu.sm_count) * 1e9
+    parts = np.empty((len(BOUNDS), len(priced)))
+    parts[:5] = times.core_cycles / hertz
+    parts[5] = times.dram_bytes / rate
+    parts[6] = times.link_s
+    parts[7] = times.fixed_s + times.fixed_cycles / hertz
+    return np.asarray(parts.argmax(axis=0))
+
+
+def module_energy_j(priced: Priced, time_s: Floats, clock_mhz: Any) -> Floats:
+    """Energy of each operation by module, shape (8, n), rows as `joulecast.physics.power.POWER_MODULES`. [J]"""
+    return energy_parts_j(priced.energy, time_s, clock_mhz, priced.gpu, priced.power)
+
+
+#: Arrays whose rows are modules: operations lie along their last axis.
+_BY_MODULE = ("core_cycles", "core_j")
+
+
+def take(priced: Priced, rows: Any) -> Priced:
+    """The operations at `rows` (indices or mask)."""
+
+    def cut(name: str, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value[:, rows] if name in _BY_MODULE else value[rows]
+        if isinstance(value, KernelWork | ModuleTimes | WorkEnergy):
+            return type(value)(**{key: cut(key, item) for key, item in value.__dict__.items()})
+        return value
+
+    return Priced(**{key: cut(key, value) for key, value in priced.__dict__.items()})
+
+
+def concatenated(parts: list[Priced]) -> Priced:
+    """Operations of several kinds as one `Priced`; all of one GPU. Groups and features are left behind."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+
+    def together(objects: list[Any], skip: tuple[str, ...] = ()) -> dict[str, Any]:
+        return {
+            key: np.concatenate([getattr(one, key) for one in objects], axis=value.ndim - 1)
+            for key, value in objects[0].__dict__.items()
+            if isinstance(value, np.ndarray) and key not in skip
+        }
+
+    reasons: dict[int, str] = {}
+    start = 0
+    for part in parts:
+        reasons.update({start + row: reason for row, reason in part.work.reasons.items()})
+        start += len(part)
+    work = KernelWork(
+        family="",
+        groups=(),
+        features=np.zeros((start, 0)),
+        reasons=reasons,
+        **together([part.work for part in parts], skip=("features",)),
+    )
+    return Priced(
+        work=work,
+        times=ModuleTimes(**together([part.times for part in parts])),
+        energy=WorkEnergy(**together([part.energy for part in parts])),
+        gpu=first.gpu,
+        power=first.power,
+        **together(parts),
+    )

@@ -1,0 +1,64 @@
+"""Intervals: from the spread of held-out residuals to bounds on each figure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def widened(spread: Any, distance: Any) -> Floats:
+    """Half-width of an interval outside the hull of the data.
+
+    Parameters
+    ----------
+    spread : array_like
+        Half-width inside the hull, in natural logarithms.
+    distance : array_like
+        Distance from the data, 0 inside, about 1 where the learned correction has faded.
+
+    Returns
+    -------
+    ndarray
+        Half-width, growing with the distance up to three times the inner one. Natural logarithms.
+    """
+    return np.asarray(spread) * (1.0 + 2.0 * np.tanh(np.asarray(distance)))
+
+
+def bounds(value: Any, half_width: Any) -> tuple[Floats, Floats]:
+    """Lower and upper bound of a positive figure: ``value * exp(-/+ half_width)``, in the figure's unit."""
+    factor = np.exp(half_width)
+    return np.asarray(value / factor), np.asarray(value * factor)
+
+
+def combined(*half_widths: Any) -> Floats:
+    """Half-width of a product of figures whose errors are independent: root of the sum of squares."""
+    return np.sqrt(np.sum([np.square(width) for width in np.broadcast_arrays(*half_widths)], axis=0))
+
+
+def of_sum(parts: Any, half_widths: Any, family: npt.NDArray[np.intp]) -> float:
+    """Half-width of a sum of positive parts: errors within a family go together, those of families are independent.
+
+    Parameters
+    ----------
+    parts : array_like, shape (n,)
+        What is summed.
+    half_widths : array_like, shape (n,)
+        Half-width of each, in natural logarithms.
+    family : ndarray of int, shape (n,)
+        Family of each.
+
+    Returns
+    -------
+    float
+        Half-width of the sum, in natural logarithms.
+    """
+    parts = np.asarray(parts, dtype=np.float64)
+    total = float(parts.sum())
+    if total <= 0:
+        return 0.0
+    by_family = np.bincount(family, weights=parts * np.broadcast_to(half_widths, parts.shape))
+    return float(np.sqrt(np.sum(np.square(by_family / total))))

@@ -1,0 +1,407 @@
+"""`predict`: a workload on a GPU, from operations to time, watts, joules and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w, number
+from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
+from joulecast.coefficients.transfer import host_coefficients
+from joulecast.errors import InputError
+from joulecast.gpus import Gpu, load_gpu
+from joulecast.kernels.work import Conditions
+from joulecast.lowering.execution import Execution
+from joulecast.lowering.lower import Lowered, lower
+from joulecast.physics.power import POWER_MODULES
+from joulecast.physics.price import BOUNDS, Priced, bound_by, concatenated, module_energy_j, price, take
+from joulecast.physics.timeline import Passes, Run, run_phase
+from joulecast.physics.uncertainty import bounds, combined, of_sum
+from joulecast.scenarios.memory import memory_need, refuse_what_does_not_fit
+from joulecast.scenarios.prediction import PhasePrediction, Prediction
+from joulecast.workloads.kinds import kind
+from joulecast.workloads.table import COMMON, OpTable, Workload, decode
+
+Floats = npt.NDArray[np.float64]
+
+IDLE = "idle waiting"
+
+
+class Columns(Mapping[str, npt.NDArray[Any]]):
+    """Columns by name; those that take long to write out (texts) are made when first asked for."""
+
+    def __init__(self, columns: Mapping[str, npt.NDArray[Any] | Callable[[], npt.NDArray[Any]]]) -> None:
+        self._columns = dict(columns)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        value = self._columns[name]
+        if callable(value):
+            value = self._columns[name] = value()
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """All operations of the lowered workload in one order: by pass, then by position."""
+
+    priced: Priced
+    kinds: tuple[str, ...]
+    kind_of: npt.NDArray[np.intp]
+    row_of: npt.NDArray[np.intp]
+    count: Floats
+    pass_id: npt.NDArray[np.intp]
+    layer: npt.NDArray[np.intp]
+    families: tuple[str, ...]
+    family_of: npt.NDArray[np.intp]
+
+
+def predict_workload(
+    workload: Workload,
+    gpu: str | Gpu,
+    *,
+    execution: Execution = Execution(),  # noqa: B008 - frozen
+    changes: Mapping[str, str | float] | None = None,
+    clock_mhz: float | None = None,
+    power_limit_w: float | None = None,
+    host_us_per_launch: float | None = None,
+    ignore_memory: bool = False,
+    exclude: tuple[str, ...] = (),
+) -> Prediction:
+    """Predict a workload on a GPU.
+
+    Parameters
+    ----------
+    workload : Workload
+    gpu : str or Gpu
+    execution : Execution
+        How it is run.
+    changes : mapping, optional
+        Fields of the GPU to change, as ``--set`` does.
+    clock_mhz : float, optional
+        Core clock asked for; default the highest. [MHz]
+    power_limit_w : float, optional
+        Default the GPU's own. [W]
+    host_us_per_launch : float, optional
+        Cost of a launch on the host; default by launch mode. [us]
+    ignore_memory : bool
+        Price a model that does not fit all the same.
+    exclude : tuple of str
+        GPUs whose fitted coefficients may not be used (to score as if they were unmeasured).
+
+    Returns
+    -------
+    Prediction
+
+    Raises
+    ------
+    InputError
+        For a clock or limit out of range, a format nothing can stand in for, or a layout that does not divide.
+    InfeasibleError
+        If the model does not fit the memory.
+    """
+    described = load_gpu(gpu, changes)
+    clock = check_clock_mhz(clock_mhz, described.clock_min_mhz, described.clock_max_mhz, described.name)
+    limit = described.power_limit_default_w
+    if power_limit_w is not None:
+        limit = check_power_limit_w(power_limit_w, described.idle_w, described.name)
+    memory = memory_need(workload, described, execution)
+    if not ignore_memory:
+        refuse_what_does_not_fit(workload, memory, described, execution)
+    host = _host(described, execution, host_us_per_launch)
+    lowered = lower(workload, described, execution)
+    rows = _priced_rows(lowered, described, exclude)
+    runs = {
+        phase: run_phase(_passes(lowered, rows, members, host, execution), clock, limit)
+        for phase, members in _phases(workload, rows).items()
+    }
+    parts = _Parts(lowered, rows, runs, described, limit)
+    warnings = []
+    if not memory.fits:
+        warnings.append(
+            f"needs {memory.needed_gb:.1f} GB of memory where {described.name} has {memory.available_gb:.1f} GB: "
+            "it would not run"
+        )
+    if any(run.clock_mhz <= described.clock_min_mhz * 1.01 and run.throttled for run in runs.values()):
+        warnings.append(f"the power limit of {limit:g} W is exceeded even at the lowest clock")
+    return parts.prediction(memory, host, tuple(warnings))
+
+
+def _host(gpu: Gpu, execution: Execution, host_us_per_launch: float | None) -> tuple[float, str]:
+    """Cost of a launch [us] and its provenance."""
+    if host_us_per_launch is not None:
+        cost = number(host_us_per_launch, "host cost a launch", "us")
+        if cost < 0:
+            raise InputError(f"host cost a launch must be 0 us or more, got {cost:g}")
+        return cost, "measured"
+    fitted: HostCoefficients = host_coefficients(gpu)
+    return fitted.launch_us(execution.launch_mode), fitted.provenance
+
+
+def _priced_rows(lowered: Lowered, gpu: Gpu, exclude: tuple[str, ...]) -> _Rows:
+    conditions = Conditions(engine=lowered.execution.engine, residency="stream")
+    collectives = Conditions(engine="nccl", residency="stream")
+    priced, tables = [], []
+    for table in lowered.tables.values():
+        shapes = OpTable(table.kind, {name: column for name, column in table.columns.items() if name not in COMMON})
+        one = _price_distinct(shapes, gpu, collectives if table.kind == "nccl" else conditions, exclude)
+        if one.work.reasons:
+            raise InputError(next(iter(one.work.reasons.values())))
+        priced.append(one)
+        tables.append(table)
+    if not tables:
+        raise InputError(f"{lowered.workload.name} has no operations to price")
+    names = [one.work.family for one in priced]
+    families = tuple(dict.fromkeys(names))
+    lengths = [len(table) for table in tables]
+    joined = {name: np.concatenate([table[name] for table in tables]) for name in COMMON}
+    order = np.lexsort((joined["order"], joined["pass_id"]))
+    together = take(concatenated(priced), order)
+    return _Rows(
+        priced=together,
+        kinds=tuple(table.kind for table in tables),
+        kind_of=np.repeat(np.arange(len(tables)), lengths)[order],
+        row_of=np.concatenate([np.arange(length) for length in lengths])[order],
+        count=joined["count"][order].astype(np.float64),
+        pass_id=joined["pass_id"][order],
+        layer=joined["layer"][order],
+        families=families,
+        family_of=np.repeat([families.index(name) for name in names], lengths)[order],
+    )
+
+
+def _price_distinct(table: OpTable, gpu: Gpu, conditions: Conditions, exclude: tuple[str, ...]) -> Priced:
+    """Like operations are evaluated once."""
+    if len(table) <= 64:
+        return price(table, gpu, conditions, exclude=exclude)
+    few, inverse = table.distinct()
+    priced = price(few, gpu, conditions, exclude=exclude)
+    return priced if len(few) == len(table) and np.array_equal(inverse, np.arange(len(table))) else take(priced, inverse)
+
+
+def _phases(workload: Workload, rows: _Rows) -> dict[str, npt.NDArray[np.intp]]:
+    """Rows of each phase, in the order of the passes."""
+    names = [one.phase for one in workload.passes]
+    return {
+        phase: np.flatnonzero(np.isin(rows.pass_id, [i for i, name in enumerate(names) if name == phase]))
+        for phase in dict.fromkeys(names)
+    }
+
+
+def _passes(
+    lowered: Lowered, rows: _Rows, members: npt.NDArray[np.intp], host: tuple[float, str], execution: Execution
+) -> Passes:
+    ids, pass_of = np.unique(rows.pass_id[members], return_inverse=True)
+    priced = rows.priced if members.size == len(rows.priced) else take(rows.priced, members)
+    count = rows.count[members]
+    launches = np.bincount(pass_of, weights=count * priced.work.launches, minlength=ids.size)
+    if execution.launch_mode == "cuda_graph":
+        launches = launches / max(execution.pp, 1)  # stages replay their own graphs
+    return Passes(
+        priced=priced,
+        count=count,
+        pass_of=pass_of.astype(np.intp),
+        repeats=np.array([lowered.workload.passes[i].repeats for i in ids], dtype=np.float64),
+        host_s=launches * host[0] * 1e-6,
+    )
+
+
+class _Parts:
+    """Puts the figures of a prediction together from the runs of its phases."""
+
+    def __init__(self, lowered: Lowered, rows: _Rows, runs: Mapping[str, Run], gpu: Gpu, limit_w: float) -> None:
+        self.lowered, self.rows, self.runs, self.gpu, self.limit_w = lowered, rows, runs, gpu, limit_w
+        self.execution = lowered.execution
+        passes = lowered.workload.passes
+        self.repeats = np.array([one.repeats for one in passes])[rows.pass_id]
+        self.runs_of_row = rows.count * self.repeats
+        names = [one.phase for one in passes]
+        self.phase_names = tuple(dict.fromkeys(names))
+        self.phase_of = np.array([self.phase_names.index(name) for name in names])[rows.pass_id]
+        self.clock = np.array([runs[name].clock_mhz for name in self.phase_names])[self.phase_of]
+        self.kernel_s = np.empty(len(rows.priced))
+        for code, name in enumerate(self.phase_names):
+            self.kernel_s[self.phase_of == code] = runs[name].kernel_s
+        self.time = self.kernel_s * self.runs_of_row
+        self.module_j = module_energy_j(rows.priced, self.kernel_s, self.clock) * self.runs_of_row
+        self.energy = self.module_j.sum(axis=0)
+        self.bound = bound_by(rows.priced, self.clock)
+
+    def waiting_j(self, run: Run) -> float:
+        """Energy that one GPU's worth of the layout's other pipeline stages draws while one works. [J]"""
+        static_w = run.idle_j / run.idle_s if run.idle_s > 0 else None
+        if static_w is None:
+            from joulecast.physics.power import static_power_w
+
+            static_w = float(static_power_w(run.clock_mhz, self.gpu, self.rows.priced.power))
+        return static_w * run.time_s * (self.execution.pp - 1)
+
+    def phase(self, name: str) -> PhasePrediction:
+        run, rows = self.runs[name], self.rows
+        members = self.phase_of == self.phase_names.index(name)
+        passes = [one for one in self.lowered.workload.passes if one.phase == name]
+        repeats = sum(one.repeats for one in passes)
+        tokens = sum(one.repeats * one.tokens for one in passes)
+        energy = (run.energy_j + self.waiting_j(run)) * self.execution.tp
+        weight = self.runs_of_row[members]
+        work = rows.priced.work
+        rate = np.where(work.tensor_flop > 0, work.tensor_flop_per_clk, work.cuda_flop_per_clk)[members]
+        ideal_s = float(np.sum(weight * work.useful_flop[members] / rate)) / (self.gpu.clock_max_mhz * 1e6)
+        dram_bytes = float(weight @ work.dram_bytes[members])
+        by_bound = np.bincount(self.bound[members], weights=self.time[members], minlength=len(BOUNDS))
+        bound = "host" if run.host_s > run.gpu_s else BOUNDS[int(by_bound.argmax())]
+        generated = float(self.lowered.workload.info.get("batch", 1)) if name == "prefill" else 0.0
+        is_llm = self.lowered.workload.info.get("generate_tokens", 0)
+        return PhasePrediction(
+            phase=name,
+            passes=float(repeats),
+            time_s=run.time_s,
+            power_w=energy / run.time_s,
+            energy_j=energy,
+            gpu_time_s=run.gpu_s,
+            host_time_s=run.host_s,
+            idle_share=run.idle_s / run.time_s,
+            clock_mhz=run.clock_mhz,
+            throttled=run.throttled,
+            bound_by=bound + (", cap" if run.throttled else ""),
+            tokens_in=float(tokens),
+            tokens_out=float(tokens) if name == "decode" else (generated if is_llm else 0.0),
+            flop=float(weight @ work.useful_flop[members]) * self.execution.tp,
+            dram_bytes=dram_bytes * self.execution.tp,
+            peak_flop_share=ideal_s / run.time_s,
+            peak_dram_share=dram_bytes / (self.gpu.dram_gb_s * 1e9) / run.time_s,
+            intervals=self.intervals([name]),
+        )
+
+    def intervals(self, names: list[str]) -> Mapping[str, tuple[float, float]]:
+        """90 % intervals of the phases `names` together."""
+        rows = self.rows
+        runs = [self.runs[name] for name in names]
+        time_s = sum(run.time_s for run in runs)
+        energy_j = sum(run.energy_j + self.waiting_j(run) for run in runs) * self.execution.tp
+        members = np.isin(self.phase_of, [self.phase_names.index(name) for name in names])
+        kernels = of_sum(self.time[members], rows.priced.time_spread[members], rows.family_of[members])
+        hosted = sum(run.time_s for run in runs if run.host_s > run.gpu_s) / time_s
+        time_width = float(combined((1 - hosted) * kernels, hosted * HOST_SPREAD, MODEL_SPREAD))
+        capped = sum(run.time_s for run in runs if run.throttled) / time_s
+        power_width = (1 - capped) * rows.priced.power.spread90 + capped * 0.03
+        energy_width = float(combined(time_width, power_width))
+        figures = ((time_s, time_width), (energy_j / time_s, power_width), (energy_j, energy_width))
+        out = {}
+        for name, (value, width) in zip(("time_s", "power_w", "energy_j"), figures, strict=True):
+            lower, upper = bounds(value, width)
+            out[name] = (float(lower), float(upper))
+        return MappingProxyType(out)
+
+    def prediction(self, memory: Any, host: tuple[float, str], warnings: tuple[str, ...]) -> Prediction:
+        workload, rows, execution = self.lowered.workload, self.rows, self.execution
+        phases = tuple(self.phase(name) for name in self.phase_names)
+        time_s = sum(one.time_s for one in phases)
+        energy_j = sum(one.energy_j for one in phases)
+        waiting = sum(run.idle_j + self.waiting_j(run) for run in self.runs.values()) * execution.tp
+        modules = dict(zip(POWER_MODULES, (self.module_j.sum(axis=1) * execution.tp).tolist(), strict=True))
+        by_family = np.bincount(rows.family_of, weights=self.energy, minlength=len(rows.families)) * execution.tp
+        by_layer = np.bincount(rows.layer, weights=self.energy, minlength=len(workload.layers)) * execution.tp
+        worst: dict[str, int] = {}
+        for code, name in enumerate(rows.families):
+            worst[name] = int(rows.priced.provenance[rows.family_of == code].max())
+        provenance = {name: PROVENANCES[code] for name, code in worst.items()}
+        provenance |= {"power": rows.priced.power.provenance, "host": host[1]}
+        longest = max(phases, key=lambda one: one.time_s)
+        return Prediction(
+            workload=workload.name,
+            gpu=self.gpu.name,
+            gpu_count=execution.gpu_count,
+            time_s=time_s,
+            power_w=energy_j / time_s,
+            energy_j=energy_j,
+            clock_mhz=sum(one.clock_mhz * one.time_s for one in phases) / time_s,
+            power_limit_w=self.limit_w,
+            bound_by=longest.bound_by,
+            phases=phases,
+            kernels=self.kernels(),
+            modules=MappingProxyType({**modules, IDLE: waiting}),
+            families=MappingProxyType({**dict(zip(rows.families, by_family.tolist(), strict=True)), IDLE: waiting}),
+            layers=MappingProxyType({**dict(zip(workload.layers, by_layer.tolist(), strict=True)), IDLE: waiting}),
+            memory=memory,
+            intervals=self.intervals(list(self.phase_names)),
+            provenance=MappingProxyType(provenance),
+            warnings=warnings,
+            notes=self.lowered.notes,
+            unpriced=self.unpriced_shares(),
+            info=MappingProxyType(
+                {
+                    **workload.info,
+                    "parameters": workload.parameters,
+                    "launch_mode": execution.launch_mode,
+                    "attention": execution.attention,
+                    "engine": execution.engine,
+                    "tp": execution.tp,
+                    "pp": execution.pp,
+                    "ep": execution.ep,
+                    "host_us_per_launch": host[0],
+                }
+            ),
+        )
+
+    def unpriced_shares(self) -> Mapping[str, float]:
+        left_out = self.lowered.workload.unpriced
+        total = float(self.runs_of_row @ self.rows.priced.work.dram_bytes) + sum(left_out.values())
+        return MappingProxyType({name: moved / total for name, moved in left_out.items()})
+
+    def kernels(self) -> Columns:
+        rows, work = self.rows, self.rows.priced.work
+        workload = self.lowered.workload
+        phase_names = np.array(self.phase_names, dtype=object)
+        layers = np.array(workload.layers, dtype=object)
+        kinds = np.array(rows.kinds, dtype=object)
+        families = np.array(rows.families, dtype=object)
+        return Columns(
+            {
+                "phase": lambda: phase_names[self.phase_of],
+                "layer": lambda: layers[rows.layer],
+                "op": lambda: kinds[rows.kind_of],
+                "family": lambda: families[rows.family_of],
+                "shape": lambda: self.shapes(),
+                "count": self.runs_of_row,
+                "launches": self.runs_of_row * work.launches,
+                "time_s": self.time,
+                "power_w": self.energy / np.where(self.time > 0, self.time, 1.0),
+                "energy_j": self.energy,
+                "clock_mhz": self.clock,
+                "bound_by": lambda: np.array(BOUNDS, dtype=object)[self.bound],
+                "flop": self.runs_of_row * work.useful_flop,
+                "dram_bytes": self.runs_of_row * work.dram_bytes,
+                "provenance": lambda: np.array(PROVENANCES, dtype=object)[rows.priced.provenance],
+            }
+        )
+
+    def shapes(self) -> npt.NDArray[Any]:
+        """Shapes as texts such as ``m=8 n=4096 k=4096 dtype=bf16``."""
+        tables = list(self.lowered.tables.values())
+        texts = []
+        for place, row in zip(self.rows.kind_of.tolist(), self.rows.row_of.tolist(), strict=True):
+            table = tables[place]
+            words = []
+            for column in kind(table.kind).columns:
+                value = table[column.name][row]
+                text = decode(column, value) if column.type in ("dtype", "choice") else f"{value:.12g}"
+                words.append(f"{column.name}={text}")
+            texts.append(" ".join(words))
+        return np.array(texts, dtype=object)
+
+
+#: Half-width of what the sum over kernels leaves out (order, caches, allocator), and of the host's speed;
+#: 90th percentile of left-out whole passes, in natural logarithms.
+MODEL_SPREAD = 0.12
+HOST_SPREAD = 0.30

@@ -1,0 +1,238 @@
+"""`predict_kernels`: arrays of shapes in, columns of time, power and energy out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w
+from joulecast.coefficients.schema import PROVENANCES
+from joulecast.errors import InputError, UnknownNameError, shortened
+from joulecast.gpus import Gpu, load_gpu
+from joulecast.kernels.work import ENGINES, Conditions
+from joulecast.physics.power import static_power_w
+from joulecast.physics.price import BOUNDS, bound_by, price, under_limit
+from joulecast.physics.uncertainty import bounds, combined
+from joulecast.workloads.kinds import kind
+from joulecast.workloads.table import OpTable, op_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+Array = npt.NDArray[Any]
+
+#: Rows evaluated at a time: their arrays stay in the processor's cache and memory stays bounded.
+CHUNK = 16_384
+
+#: Columns recognised beside those of the operation, with their defaults and the words they may be.
+SETTINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "framework": ("", ("", *ENGINES, "nccl-tests")),
+    "kernel_source": ("", ()),
+    "launch_mode": ("cuda_graph", ("cuda_graph", "eager", "cuda_graph_or_eager")),
+    "timing_mode": ("sustained", ("sustained", "burst")),
+    "operand_init": ("random", ("random", "uninitialised", "constant", "kv_cache_uninitialised", "not_applicable")),
+}
+
+#: Whose kernels are priced where no framework is named.
+DEFAULT_ENGINE = {"nccl": "nccl", "conv2d": "pytorch", "row_reduction": "pytorch", "elementwise": "pytorch",
+                  "gather": "pytorch", "copy": "pytorch", "batched_gemm": "pytorch"}  # fmt: skip
+
+#: Columns that describe a measurement and no operation; harmless where `ignore_extra` is set.
+_TEXT = ("bound_by", "provenance", "note")
+_NUMBERS = ("time_s", "time_s_lower", "time_s_upper", "power_w", "power_w_lower", "power_w_upper",
+            "energy_j", "energy_j_lower", "energy_j_upper", "clock_mhz")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """Columns that `predict_kernels` gives back, by name, in the order of the rows that went in."""
+
+    columns: Mapping[str, Array]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.columns)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.columns:
+            raise UnknownNameError("column", name, self.columns)
+        return self.columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns["time_s"])
+
+    def keys(self) -> tuple[str, ...]:
+        """Names of the columns (so that ``dict(table)`` works)."""
+        return self.names
+
+    def to_polars(self) -> pl.DataFrame:
+        """The columns as a polars data frame."""
+        import polars as pl
+
+        return pl.DataFrame(dict(self.columns))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The columns as a pandas data frame; needs the extra ``pandas``."""
+        from joulecast.errors import MissingExtraError
+
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtraError("to_pandas()", "pandas") from None
+        return pd.DataFrame(dict(self.columns))
+
+
+def predict_kernels(
+    op: str,
+    columns: Mapping[str, Any],
+    gpu: str | Gpu,
+    *,
+    clock_mhz: float | None = None,
+    power_limit_w: float | None = None,
+    ignore_extra: bool = False,
+) -> KernelTable:
+    """Time, power and energy of single kernels, many shapes at once.
+
+    Parameters
+    ----------
+    op : str
+        A kind of operation, such as ``gemm`` (`joulecast.workloads.kinds.KINDS` lists them with their columns).
+    columns : mapping of str to scalar or sequence
+        The operation's columns; scalars broadcast. Beside them, scalar or one a row:
+
+        ``framework`` (whose kernels: ``trtllm``, ``vllm``, ``pytorch``, ``nccl``; default ``trtllm``, or
+        ``pytorch`` for operations that only it was measured on), ``kernel_source`` (which of its kernels; default
+        its own choice), ``launch_mode`` (``cuda_graph``, ``eager``; default ``cuda_graph``), ``timing_mode``
+        (``sustained``: at the clock that the power limit allows, the default; ``burst``: the clock is held),
+        ``operand_init`` (default ``random``), ``power_limit_w`` [W].
+    gpu : str or Gpu
+        A name in the catalogue, a TOML file, or a description.
+    clock_mhz : float, optional
+        Core clock asked for; default the GPU's highest. [MHz]
+    power_limit_w : float, optional
+        Power limit; wins over the column; default the GPU's own. [W]
+    ignore_extra : bool
+        Pass over columns that no operation has (measured ones, say) instead of refusing them.
+
+    Returns
+    -------
+    KernelTable
+        ``time_s``, ``power_w``, ``energy_j``, each with ``_lower`` and ``_upper`` (90 % interval), ``clock_mhz``,
+        ``bound_by``, ``provenance``, ``note``. A row that can't run on the GPU is NaN, with its reason in ``note``.
+
+    Raises
+    ------
+    InputError
+        For an unknown operation, column, word or GPU, a value out of bounds, or columns of unlike length.
+    """
+    described = load_gpu(gpu)
+    own, settings = _separated(op, columns, ignore_extra)
+    sized = [value for value in columns.values() if not isinstance(value, str) and np.ndim(value) > 0]
+    n = max((len(value) for value in sized), default=1)
+    table = op_table(op, own, rows=n)
+    asked = check_clock_mhz(clock_mhz, described.clock_min_mhz, described.clock_max_mhz, described.name)
+    limits = _limits(described, settings.pop("power_limit_w", None), power_limit_w, n)
+    out: dict[str, Array] = {name: np.full(n, np.nan) for name in _NUMBERS}
+    out.update({name: np.full(n, "", dtype=object) for name in _TEXT})
+    for rows, words in _batches(settings, n):
+        for start in range(0, rows.size, CHUNK):
+            part = rows[start : start + CHUNK]
+            chosen = slice(int(part[0]), int(part[-1]) + 1) if part[-1] - part[0] + 1 == part.size else part
+            _fill(out, chosen, table.take(chosen), described, words, asked, limits[chosen])
+    return KernelTable(out)
+
+
+def _separated(op: str, columns: Mapping[str, Any], ignore_extra: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    described = kind(op)
+    own, settings = {}, {}
+    for name, value in columns.items():
+        if name in described.names:
+            own[name] = value
+        if name in SETTINGS or name == "power_limit_w":
+            settings[name] = value
+        elif name not in described.names and not ignore_extra:
+            known = (*described.names, *SETTINGS, "power_limit_w")
+            raise UnknownNameError(f"column of {op}", name, known)
+    return own, settings
+
+
+def _limits(gpu: Gpu, column: Any, argument: float | None, n: int) -> npt.NDArray[np.float64]:
+    if argument is not None:
+        column = argument
+    if column is None:
+        return np.full(n, gpu.power_limit_default_w)
+    values = np.asarray(column, dtype=np.float64)
+    values = np.where(np.isnan(values), gpu.power_limit_default_w, values) if values.ndim else values
+    check_power_limit_w(float(np.min(values)), gpu.idle_w, gpu.name)
+    return np.broadcast_to(values, (n,)).copy()
+
+
+def _batches(settings: Mapping[str, Any], n: int) -> Iterator[tuple[npt.NDArray[np.intp], dict[str, str]]]:
+    """Rows that share all their settings, with those settings."""
+    code = np.zeros(n, dtype=np.int64)
+    words: list[tuple[str, list[str]]] = []
+    for name, (default, choices) in SETTINGS.items():
+        value = settings.get(name)
+        if value is None or isinstance(value, str) or np.ndim(value) == 0:
+            values, index = [default if value is None else str(value)], np.zeros(n, dtype=np.int64)
+        else:
+            if len(value) not in (1, n):
+                raise InputError(f"column {name} has {len(value)} rows where {n} are expected")
+            texts = np.array([default if item is None else str(item) for item in value])
+            found, index = np.unique(texts, return_inverse=True)
+            values, index = found.tolist(), np.broadcast_to(index, (n,))
+        for word in values:
+            if choices and word not in choices:
+                raise UnknownNameError(name, word, (choice for choice in choices if choice))
+        code = code * len(values) + index
+        words.append((name, values))
+    for one in np.unique(code):
+        rest, picked = int(one), {}
+        for name, values in reversed(words):
+            rest, place = divmod(rest, len(values))
+            picked[name] = values[place]
+        yield np.flatnonzero(code == one), picked
+
+
+def _fill(
+    out: Mapping[str, Array], rows: Any, table: OpTable, gpu: Gpu, words: Mapping[str, str], clock_mhz: float,
+    limit_w: npt.NDArray[np.float64],
+) -> None:  # fmt: skip
+    """Evaluate one chunk and write it into `out` at `rows`."""
+    engine = words["framework"].replace("nccl-tests", "nccl") or DEFAULT_ENGINE.get(table.kind, "trtllm")
+    conditions = Conditions(engine=engine, residency="loop", kernel_source=words["kernel_source"])
+    priced = price(table, gpu, conditions)
+    held = words["timing_mode"] == "burst"
+    settled = under_limit(priced, clock_mhz, np.inf if held else limit_w)
+    spreads = {
+        "time_s": priced.time_spread,
+        "power_w": np.where(settled.throttled, 0.03, priced.power.spread90),
+    }
+    spreads["energy_j"] = combined(spreads["time_s"], spreads["power_w"])
+    floor_w = float(static_power_w(gpu.clock_min_mhz, gpu, priced.power))
+    for name, values in (("time_s", settled.time_s), ("power_w", settled.power_w), ("energy_j", settled.energy_j)):
+        lower, upper = bounds(values, spreads[name])
+        if name == "power_w":
+            lower = np.maximum(lower, np.minimum(floor_w, values))
+        out[name][rows], out[f"{name}_lower"][rows], out[f"{name}_upper"][rows] = values, lower, upper
+    out["clock_mhz"][rows] = settled.clock_mhz
+    names = np.array([*BOUNDS, *(f"{bound}, cap" for bound in BOUNDS)], dtype=object)
+    out["bound_by"][rows] = names[bound_by(priced, settled.clock_mhz) + len(BOUNDS) * settled.throttled]
+    out["provenance"][rows] = np.array(PROVENANCES, dtype=object)[priced.provenance]
+    if priced.work.reasons:
+        place = np.arange(len(out["time_s"]))[rows]
+        bad = place[list(priced.work.reasons)]
+        for name in _NUMBERS:
+            out[name][bad] = np.nan
+        out["bound_by"][bad] = ""
+        out["provenance"][bad] = ""
+        out["note"][bad] = np.array([shortened(reason, 200) for reason in priced.work.reasons.values()], dtype=object)

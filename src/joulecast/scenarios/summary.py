@@ -1,0 +1,86 @@
+"""What people compare predictions by: shares, relative intervals, and energy and money for a million tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from joulecast.scenarios.prediction import Prediction
+
+JOULES_PER_KWH = 3.6e6
+
+
+def shares(parts: Mapping[str, float]) -> dict[str, float]:
+    """Share of each part in the sum of all, largest first; empty where the sum is zero.
+
+    Parameters
+    ----------
+    parts : mapping of str to float
+        Figures of one unit, none negative.
+
+    Returns
+    -------
+    dict of str to float
+        In [0, 1]; parts of zero are left out.
+    """
+    total = math.fsum(parts.values())
+    if not total > 0:
+        return {}
+    found = {name: value / total for name, value in parts.items() if value > 0}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def relative_half_width(value: float, interval: tuple[float, float]) -> float:
+    """Half the width of an interval over the value within it; NaN where the value is zero. Dimensionless."""
+    lower, upper = interval
+    return (upper - lower) / (2 * value) if value else math.nan
+
+
+def energy_per_million_tokens_j(prediction: Prediction) -> float:
+    """Energy of all GPUs for a million tokens (or images). [J]"""
+    return 1e6 * prediction.energy_per_token_j
+
+
+def cost_per_million_tokens(prediction: Prediction, price_per_kwh: float) -> float:
+    """Money for the electricity that the GPUs draw for a million tokens (or images).
+
+    Parameters
+    ----------
+    prediction : Prediction
+    price_per_kwh : float
+        [currency/kWh]
+
+    Returns
+    -------
+    float
+        In the currency of the price. Cooling and the rest of the machine are not in it.
+    """
+    return energy_per_million_tokens_j(prediction) / JOULES_PER_KWH * price_per_kwh
+
+
+def total_flop(prediction: Prediction) -> float:
+    """Arithmetic over all phases. [FLOP]"""
+    return math.fsum(phase.flop for phase in prediction.phases)
+
+
+def total_dram_bytes(prediction: Prediction) -> float:
+    """Traffic to DRAM over all phases. [B]"""
+    return math.fsum(phase.dram_bytes for phase in prediction.phases)
+
+
+def over_time(prediction: Prediction, figure: str) -> float:
+    """Mean over time of a figure of the phases, such as ``peak_flop_share``."""
+    time_s = math.fsum(phase.time_s for phase in prediction.phases)
+    if not time_s > 0:
+        return math.nan
+    return math.fsum(getattr(phase, figure) * phase.time_s for phase in prediction.phases) / time_s
+
+
+def fastest(predictions: Sequence[Prediction]) -> Prediction:
+    """The prediction of the least time."""
+    return min(predictions, key=lambda one: one.time_s)
+
+
+def thriftiest(predictions: Sequence[Prediction]) -> Prediction:
+    """The prediction of the least energy for what is given out."""
+    return min(predictions, key=lambda one: one.energy_per_token_j)
