@@ -51,6 +51,8 @@ def read_bytes(path: str | Path) -> bytes:
             size_mb = status.st_size / 2**20
             raise InputError(f"{named(path)} has {size_mb:,.0f} MiB; at most {MAX_BYTES // 2**20} MiB are read")
         data = path.read_bytes()
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"no such file: {named(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL inside the name

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -141,10 +143,11 @@ def workload_of_parquet(data: bytes, name: str) -> Workload:
     import polars as pl
 
     try:
-        length = int(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item())
-        if length > MAX_OPERATIONS:
-            raise InputError(f"{name} has {length:,} operations; at most {MAX_OPERATIONS:,} are read")
-        frame = pl.read_parquet(io.BytesIO(data))
+        with _quiet_decoder():
+            length = int(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item())
+            if length > MAX_OPERATIONS:
+                raise InputError(f"{name} has {length:,} operations; at most {MAX_OPERATIONS:,} are read")
+            frame = pl.read_parquet(io.BytesIO(data))
     except InputError:
         raise
     except (Exception, pl.exceptions.PanicException):
@@ -158,6 +161,19 @@ def workload_of_parquet(data: bytes, name: str) -> Workload:
             raise InputError(f"{name}: column {series.name} must hold {what}, it holds {series.dtype}")
         columns[series.name] = series.to_list()
     return _workload(_Rows(name, columns, length), Path(name).stem, {})
+
+
+@contextmanager
+def _quiet_decoder() -> Iterator[None]:
+    """Keep what a panic of the decoder prints, before it is raised, off the standard error."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _header_fields(header: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -224,11 +240,11 @@ def _workload(rows: _Rows, title: str, fields: Mapping[str, Any]) -> Workload:
     pass_id, passes = _passes(rows, kinds)
     order = np.zeros(rows.length, dtype=np.int64)
     for index in range(len(passes)):
-        members = np.flatnonzero(pass_id == index)
-        order[members] = np.arange(len(members))
+        inside = pass_id == index
+        order[inside] = np.arange(inside.sum())
     tables: dict[str, OpTable] = {}
     for name in dict.fromkeys(kinds):
-        members = np.array([i for i, one in enumerate(kinds) if one == name])
+        members = [i for i, one in enumerate(kinds) if one == name]
         common: dict[str, Array] = {
             "count": count[members], "order": order[members], "pass_id": pass_id[members],
             "layer": layer_code[members], "shard": shard[members],
@@ -240,6 +256,8 @@ def _workload(rows: _Rows, title: str, fields: Mapping[str, Any]) -> Workload:
 def _check_types(rows: _Rows) -> None:
     for column, values in rows.columns.items():
         wanted: tuple[type, ...] = (int, float) if column in NUMERIC_COLUMNS else (str,)
+        if set(map(type, values)) <= {*wanted, type(None)}:
+            continue
         for row, value in enumerate(values):
             if value is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
                 what = "a number" if column in NUMERIC_COLUMNS else "text"
@@ -303,10 +321,11 @@ def _passes(rows: _Rows, kinds: Sequence[str]) -> tuple[Array, tuple[Pass, ...]]
     number, repeats, tokens = (_numbers(rows, column).tolist() for column in ("pass", "repeats", "tokens"))
     known: dict[tuple[float, str, float, float], int] = {}
     pass_id = np.zeros(rows.length, dtype=np.int64)
+    with_own_phase = {name for name in set(kinds) if "phase" in kind(name).names}
     for row in range(rows.length):
         word = pass_phase[row]
         if word is None:
-            own = "phase" in kind(kinds[row]).names
+            own = kinds[row] in with_own_phase
             word = OWN_PHASE.get(phase[row], "forward") if own else phase[row] or "forward"
         word = _known(rows, row, "phase", word, PHASES)
         key = (number[row], word, repeats[row], tokens[row])
@@ -314,7 +333,7 @@ def _passes(rows: _Rows, kinds: Sequence[str]) -> tuple[Array, tuple[Pass, ...]]
     return pass_id, tuple(Pass(word, often, taken) for _, word, often, taken in known)
 
 
-def _table(rows: _Rows, kind_name: str, members: Array) -> OpTable:
+def _table(rows: _Rows, kind_name: str, members: Sequence[int]) -> OpTable:
     """The columns of the rows `members`, all of one kind, checked; a bad row is named as in the file."""
     described = kind(kind_name)
     names = set(described.names)

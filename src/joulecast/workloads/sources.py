@@ -17,31 +17,9 @@ if TYPE_CHECKING:
 
 #: Endings that a model's name never has: a string with one of them is meant as a file.
 _FILE_ENDINGS = frozenset(
-    [
-        ".json",
-        ".jsonl",
-        ".csv",
-        ".tsv",
-        ".parquet",
-        ".txt",
-        ".pt",
-        ".pth",
-        ".bin",
-        ".pkl",
-        ".ckpt",
-        ".npz",
-        ".npy",
-        ".h5",
-        ".onnx",
-        ".safetensors",
-        ".gguf",
-        ".zip",
-        ".gz",
-        ".toml",
-        ".yaml",
-        ".yml",
-    ]
-)
+    {".json", ".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".pt", ".pth", ".bin", ".pkl", ".ckpt", ".npz", ".npy",
+     ".h5", ".onnx", ".safetensors", ".gguf", ".zip", ".gz", ".toml", ".yaml", ".yml"}
+)  # fmt: skip
 _SHAPES_ARE_FIXED = "{what} has its shapes and formats in it: {option} can't be asked of it"
 
 
