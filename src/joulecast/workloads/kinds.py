@@ -41,7 +41,7 @@ class Column:
     default: float | str | None
     help: str
     minimum: float = 1
-    maximum: float = 2.0**48
+    maximum: float = 2.0**80  # beyond any machine: whether it fits is a question of memory, asked later
     choices: tuple[str, ...] = ()
 
 
