@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import docs_oplist
 from joulecast.errors import InputError
 from joulecast.workloads import files, oplist_schema
 from joulecast.workloads.energaizer import as_precision, read_trace, workload_of_trace
@@ -595,3 +596,17 @@ def test_parsed_lists_and_workloads_are_taken_too() -> None:
     workload = open_workload([GEMM])
     assert workload.tables["gemm"]["m"].tolist() == [8]
     assert open_workload(workload) is workload
+
+
+# --- docs ------------------------------------------------------------------------------------------
+
+
+def test_the_docs_list_every_column() -> None:
+    assert docs_oplist.shown(docs_oplist.PAGE.read_text(encoding="utf-8")) == docs_oplist.reference(), (
+        "docs/operation-list.md is out of date: python tests/docs_oplist.py --write"
+    )
+
+
+def test_the_example_in_the_docs_is_the_file() -> None:
+    example = (docs_oplist.PAGE.parent / "examples" / "mlp.csv").read_text(encoding="utf-8")
+    assert f"```csv\n{example}```" in docs_oplist.PAGE.read_text(encoding="utf-8")
