@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from joulecast.scenarios.prediction import Prediction
 
@@ -28,6 +28,11 @@ def shares(parts: Mapping[str, float]) -> dict[str, float]:
         return {}
     found = {name: value / total for name, value in parts.items() if value > 0}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def total(parts: Iterable[float]) -> float:
+    """Exact sum of figures of one unit."""
+    return math.fsum(parts)
 
 
 def relative_half_width(value: float, interval: tuple[float, float]) -> float:

@@ -1,0 +1,148 @@
+"""`joulecast kernels`: single kernels, many shapes at once."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from joulecast.cli import options
+from joulecast.cli.output import Answer, chosen_format, give
+from joulecast.errors import InputError, shortened
+from joulecast.reports import files, text
+from joulecast.reports.tables import Block, Facts, Table
+
+if TYPE_CHECKING:
+    from joulecast.scenarios.kernels import KernelTable
+
+#: Rows that a page for people shows.
+MOST_ROWS = 40
+
+
+def kernels(
+    op: Annotated[str, typer.Argument(help="A kind of operation, such as gemm.", show_default=False)],
+    gpu: Annotated[str, typer.Option("--gpu", metavar="NAME", help="The GPU.", show_default=False)],
+    columns: Annotated[
+        Path | None,
+        typer.Option("--columns", metavar="FILE", help="CSV or parquet, one row a kernel.", show_default=False),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="COLUMN=V[,V...]", help="A column, such as m=1,512.", show_default=False),
+    ] = None,
+    clock: Annotated[str | None, typer.Option("--clock", metavar="MHZ", help="Core clock.", show_default=False)] = None,
+    power_limit: Annotated[
+        str | None, typer.Option("--power-limit", metavar="W", help="Power limit.", show_default=False)
+    ] = None,
+    ignore_extra: Annotated[bool, typer.Option("--ignore-extra", help="Pass over unknown columns.")] = False,
+    json: options.Json = False,
+    csv: options.Csv = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Write to FILE: .json, .csv, .parquet or .txt.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Time, power and energy of single kernels.
+
+    joulecast kernels gemm --gpu h200 --set m=1,512,8192 --set n=4096 --set k=4096
+    """
+    parquet = output is not None and output.suffix.lower() == ".parquet" and not (json or csv)
+    form = "parquet" if parquet else chosen_format(json, csv, output)
+    shapes = {**_read(columns), **_columns_set(set_)}
+    clock_mhz = options.real("--clock", clock, "MHz")
+    limit_w = options.real("--power-limit", power_limit, "W", example="300")
+
+    import joulecast as jc
+
+    table = jc.predict_kernels(op, shapes, gpu, clock_mhz=clock_mhz, power_limit_w=limit_w, ignore_extra=ignore_extra)
+    if output is not None and parquet:
+        buffer = io.BytesIO()
+        table.to_polars().write_parquet(buffer)
+        files.write_atomic(output, buffer.getvalue())
+        return
+    answer = Answer(
+        lambda: _page(table, shapes),
+        lambda: {"schema": "joulecast.kernels/1", "op": op, "columns": {name: table[name] for name in table.names}},
+        lambda: _rows(table),
+    )
+    give(answer, form, output)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("kernels")(kernels)
+
+
+def _rows(table: KernelTable) -> list[dict[str, Any]]:
+    lists = [table[name].tolist() for name in table.names]
+    return [dict(zip(table.names, values, strict=True)) for values in zip(*lists, strict=True)]
+
+
+def _page(table: KernelTable, shapes: dict[str, Any]) -> list[Block]:
+    rows = _rows(table)
+    varying = {name: column for name, column in shapes.items() if isinstance(column, list) and len(column) == len(rows)}
+    cells: list[tuple[str, ...]] = []
+    for i, row in enumerate(rows[:MOST_ROWS]):
+        shape = " ".join(f"{name}={column[i]}" for name, column in varying.items()) or str(i)
+        if row["note"] and row["time_s"] != row["time_s"]:
+            cells.append((shape, f"no answer: {row['note']}"))
+            continue
+        cells.append(
+            (
+                shape,
+                text.duration(row["time_s"]),
+                text.power(row["power_w"]),
+                text.energy(row["energy_j"]),
+                f"{text.whole(row['clock_mhz'])} MHz",
+                row["bound_by"],
+                row["provenance"],
+            )
+        )
+    headers = ("", "time", "power", "energy", "clock", "bound by", "provenance")
+    blocks: list[Block] = [Table(headers, tuple(cells), "lrrrrll", elastic=0)]
+    if len(rows) > MOST_ROWS:
+        blocks.append(
+            Facts((("", (f"{len(rows) - MOST_ROWS:,} more rows: --csv, --json or --output gives all",)),), "dim", 0)
+        )
+    return blocks
+
+
+def _columns_set(texts: list[str] | None) -> dict[str, Any]:
+    """Columns from ``--set``: one value, or several apart by commas."""
+    found: dict[str, Any] = {}
+    for name, value in options.pairs("--set", texts).items():
+        values = [_value(item.strip()) for item in value.split(",")]
+        found[name] = values[0] if len(values) == 1 else values
+    return found
+
+
+def _value(item: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(item) if item.isascii() and "_" not in item else item
+        except ValueError:
+            continue
+    return item
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    """Columns of a table; told apart by content, never run."""
+    if path is None:
+        return {}
+    name = shortened(path)
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise InputError(f"can't read {name}: {getattr(error, 'strerror', None) or error}") from None
+    import polars as pl
+
+    try:
+        frame = pl.read_parquet(data) if data[:4] == b"PAR1" else pl.read_csv(data)
+    except Exception as error:  # a reader of another library, on a file that may be anything
+        first = str(error).strip().split("\n", 1)[0]
+        raise InputError(f"{name} is neither a CSV nor a parquet table: {shortened(first)}") from None
+    return {column: frame[column].to_list() for column in frame.columns}

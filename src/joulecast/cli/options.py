@@ -1,0 +1,116 @@
+"""Reads the values of flags strictly, and the flags that verbs share."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulecast.errors import InputError, shortened
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Write to FILE: .json, .csv or .txt.", show_default=False),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="FIELD=VALUE", help="Change a number of the GPU, such as sm_count=160.", show_default=False
+    ),
+]
+
+_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
+_REAL = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})", re.ASCII)
+
+
+def whole(flag: str, text: str | None, *, minimum: int = 1, example: str = "8") -> int | None:
+    """The whole number that `text` spells in plain digits; None where the flag was not given.
+
+    Raises
+    ------
+    InputError
+        For anything else: signs, exponents, formulas, other scripts' digits, less than `minimum`.
+    """
+    if text is None:
+        return None
+    if not _WHOLE.fullmatch(text.strip()) or int(text) < minimum:
+        at_least = f" of {minimum} or more" if minimum else ""
+        raise InputError(f"{flag} takes a whole number{at_least} in digits, such as {example}, not {_quoted(text)}")
+    return int(text)
+
+
+def real(flag: str, text: str | None, unit: str, *, zero: bool = False, example: str = "1410") -> float | None:
+    """The decimal number that `text` spells, above zero (or `zero` too); None where the flag was not given.
+
+    Raises
+    ------
+    InputError
+        For anything else: signs, exponents, NaN, infinities, units.
+    """
+    if text is None:
+        return None
+    if not _REAL.fullmatch(text.strip()) or (float(text) == 0 and not zero):
+        above = "" if zero else " above zero"
+        raise InputError(f"{flag} takes a number{above} in {unit}, such as {example}, not {_quoted(text)}")
+    return float(text)
+
+
+def one_of(flag: str, text: str | None, choices: Sequence[str]) -> str | None:
+    """`text` in lower case, if it is among `choices`; None where the flag was not given."""
+    if text is None:
+        return None
+    word = text.strip().lower().replace("-", "_")
+    if word not in choices:
+        raise InputError(f"{flag} takes one of {', '.join(choices)}, not {_quoted(text)}")
+    return word
+
+
+def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """``key=value`` texts as a mapping.
+
+    Raises
+    ------
+    InputError
+        For a text without key or value, or a key given twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            raise InputError(f"{flag} takes field=value, such as {flag} sm_count=160, not {_quoted(text)}")
+        if key in found:
+            raise InputError(f"{flag} gives {shortened(key, 40)} twice")
+        found[key] = value
+    return found
+
+
+def names(flag: str, texts: Sequence[str]) -> list[str]:
+    """Names from texts that may each hold several, apart by commas; each once, in order."""
+    found = [name.strip() for text in texts for name in text.split(",")]
+    if not all(found):
+        raise InputError(
+            f"{flag} takes one name or several apart by commas, such as a100,h100, not {_quoted(','.join(texts))}"
+        )
+    return list(dict.fromkeys(found))
+
+
+def changes(texts: Sequence[str] | None) -> dict[str, str | float]:
+    """What ``--set`` asks to change of a GPU: numbers where they are finite numbers, else text."""
+    found: dict[str, str | float] = {}
+    for key, value in pairs("--set", texts).items():
+        try:
+            number = float(value) if value.isascii() and "_" not in value else math.nan
+        except ValueError:
+            number = math.nan
+        found[key] = number if math.isfinite(number) and key != "compute_capability" else value
+    return found
+
+
+def _quoted(text: str) -> str:
+    return repr(shortened(text, 40))

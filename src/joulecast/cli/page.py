@@ -1,0 +1,269 @@
+"""A `Prediction` as a page for people: blocks of tables and facts that fit 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from joulecast.cli.rows import Money, Outcome, kernel_rows
+from joulecast.reports import text
+from joulecast.reports.tables import Block, Facts, Heading, Table
+from joulecast.scenarios import summary
+from joulecast.scenarios.prediction import PhasePrediction, Prediction
+
+#: Narrow spelling of what bounds a phase.
+_SHORT_BOUND = {"special functions": "SFU"}
+
+
+def single(prediction: Prediction, money: Money | None, *, top: int, kernels: bool) -> list[Block]:
+    """The page of one prediction."""
+    blocks: list[Block] = [
+        Heading(_question(prediction), _hardware(prediction)),
+        _figures_table(prediction),
+        _bounds_table(prediction.phases),
+        _energy_facts(prediction, money, top),
+        _closing_facts(prediction),
+    ]
+    if kernels:
+        blocks += [Heading("launches"), kernel_table(prediction)]
+    return blocks + _remarks([prediction])
+
+
+def comparison(outcomes: Sequence[Outcome], money: Money | None, *, kernels: bool) -> list[Block]:
+    """Several GPUs side by side, those without an answer with their reason."""
+    answered = [outcome.prediction for outcome in outcomes if outcome.prediction is not None]
+    blocks: list[Block] = []
+    if answered:
+        unit = _unit(answered[0])
+        fast, thrifty = summary.fastest(answered), summary.thriftiest(answered)
+        blocks += [
+            Heading(_question(answered[0])),
+            _side_figures(outcomes, unit),
+            _side_costs(answered, unit, money),
+            Facts((("fastest", (_gpu_label(fast),)), ("fewest joules", (_gpu_label(thrifty),)))),
+        ]
+    for p in answered if kernels else ():
+        blocks += [Heading(f"launches on {p.gpu}"), kernel_table(p)]
+    return blocks + _remarks(answered)
+
+
+def kernel_table(prediction: Prediction) -> Table:
+    """The launch list for people; what is cut on a narrow terminal stands last."""
+    rows = tuple(
+        (
+            text.duration(row["time_s"]),
+            text.energy(row["energy_j"]),
+            text.whole(row["launches"]),
+            _short_bound(str(row["bound_by"])),
+            str(row["phase"]),
+            str(row["op"]),
+            str(row["layer"]) or "model",
+            str(row["shape"]),
+        )
+        for row in kernel_rows(prediction)
+    )
+    headers = ("time", "energy", "launches", "bound by", "phase", "op", "layer", "shape")
+    return Table(headers, rows, "rrrlllll", elastic=6)
+
+
+def _question(prediction: Prediction) -> str:
+    info = prediction.info
+    parts = [prediction.workload.rsplit("/", 1)[-1]]
+    parts += [str(info["dtype"])] if info.get("dtype") else []
+    parts += [f"weights {info['weight_dtype']}"] if info.get("weight_dtype") else []
+    parts += [f"batch {text.whole(info['batch'])}"] if info.get("batch") else []
+    if info.get("prompt_tokens"):
+        prompt = text.whole(info["prompt_tokens"])
+        generated = info.get("generate_tokens")
+        parts.append(f"{prompt} + {text.whole(generated)} tokens" if generated else f"{prompt} tokens")
+    if info.get("image_size"):
+        parts.append(f"image {info['image_size']}")
+    return " · ".join(parts)
+
+
+def _hardware(prediction: Prediction) -> str:
+    clock = f"{text.whole(prediction.clock_mhz)} MHz"
+    return f"{_gpu_label(prediction)} · {clock} · {text.whole(prediction.power_limit_w)} W limit"
+
+
+def _gpu_label(prediction: Prediction) -> str:
+    many = f"{prediction.gpu_count} x " if prediction.gpu_count > 1 else ""
+    return many + prediction.gpu
+
+
+def _unit(prediction: Prediction) -> str:
+    return str(prediction.info.get("unit") or ("image" if prediction.info.get("image_size") else "token"))
+
+
+def _half(figures: PhasePrediction | Prediction, figure: str) -> str:
+    return text.plus_minus(summary.relative_half_width(getattr(figures, figure), figures.intervals[figure]))
+
+
+def _figures_table(prediction: Prediction) -> Table:
+    named: list[tuple[str, PhasePrediction | Prediction]] = [(phase.phase, phase) for phase in prediction.phases]
+    if len(named) > 1:
+        named.append(("total", prediction))
+    rows = tuple(
+        (
+            name,
+            text.duration(figures.time_s),
+            _half(figures, "time_s"),
+            text.power(figures.power_w),
+            _half(figures, "power_w"),
+            text.energy(figures.energy_j),
+            _half(figures, "energy_j"),
+            text.significant(figures.tokens_per_s),
+            text.significant(figures.energy_per_token_j),
+        )
+        for name, figures in named
+    )
+    unit = _unit(prediction)
+    headers = ("", "time", "", "power", "", "energy", "", f"{unit}s/s", f"J/{unit}")
+    styles = tuple("bold" if name == "total" else "" for name, _ in named)
+    return Table(headers, rows, "lrmrmrmrr", styles)
+
+
+def _bounds_table(phases: Sequence[PhasePrediction]) -> Table:
+    rows = tuple(
+        (
+            phase.phase,
+            _short_bound(phase.bound_by),
+            f"{text.whole(phase.clock_mhz)} MHz",
+            text.amount(phase.flop, "FLOP"),
+            text.percent(phase.peak_flop_share),
+            text.percent(phase.peak_dram_share),
+            text.percent(phase.idle_share),
+        )
+        for phase in phases
+    )
+    headers = ("", "bound by", "clock", "work", "of peak", "of DRAM rate", "idle")
+    return Table(headers, rows, "llrrrrr")
+
+
+def _side_figures(outcomes: Sequence[Outcome], unit: str) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for outcome in outcomes:
+        p = outcome.prediction
+        if p is None:
+            rows.append((outcome.gpu, f"no answer: {outcome.error}"))
+            continue
+        row = (
+            _gpu_label(p),
+            text.duration(p.time_s),
+            _half(p, "time_s"),
+            text.power(p.power_w),
+            text.energy(p.energy_j),
+            _half(p, "energy_j"),
+            text.significant(p.tokens_per_s),
+        )
+        rows.append(row)
+    headers = ("", "time", "", "power", "energy", "", f"{unit}s/s")
+    return Table(headers, tuple(rows), "lrmrrmr", tuple("" if o.prediction else "red" for o in outcomes))
+
+
+def _side_costs(predictions: Sequence[Prediction], unit: str, money: Money | None) -> Table:
+    rows = []
+    for p in predictions:
+        row = [
+            text.in_middle(_gpu_label(p), 17),
+            text.significant(p.energy_per_token_j),
+            text.energy(summary.energy_per_million_tokens_j(p)),
+        ]
+        if money is not None:
+            row.append(text.significant(summary.cost_per_million_tokens(p, money.price_per_kwh)))
+        needed, available = text.gigabytes(p.memory.needed_gb), text.gigabytes(p.memory.available_gb)
+        row += [_short_bound(p.bound_by), f"{needed}/{available} GB" if p.memory.fits else f"{needed} > {available} GB"]
+        rows.append(tuple(row))
+    cost = (f"{money.currency}/M",) if money is not None else ()
+    headers = ("", f"J/{unit}", f"{'energy' if unit == 'token' else 'J'}/M", *cost, "bound by", "memory")
+    styles = tuple("" if p.memory.fits else "red" for p in predictions)
+    return Table(headers, tuple(rows), f"lrr{'r' * len(cost)}lr", styles)
+
+
+def _energy_facts(prediction: Prediction, money: Money | None, top: int) -> Facts:
+    items = [
+        ("  by family", _share_texts(prediction.families, 8)),
+        ("  by module", _share_texts(prediction.modules, 10)),
+    ]
+    if top:
+        items.append(("  by layer", _share_texts(prediction.layers, top)))
+    per_million = [text.energy(summary.energy_per_million_tokens_j(prediction))]
+    if money is not None:
+        cost = text.significant(summary.cost_per_million_tokens(prediction, money.price_per_kwh))
+        per_million.append(f"{cost} {money.currency} at {money.price_per_kwh:g} a kWh")
+    items.append((f"  per M {_unit(prediction)}s", tuple(per_million)))
+    return Facts(tuple(items), title="where the joules go", label_width=16)
+
+
+def _share_texts(parts: Mapping[str, float], most: int) -> tuple[str, ...]:
+    """The largest shares; the rest, if it is more than one, together."""
+    found = list(summary.shares(parts).items())
+    most = most if len(found) > most + 1 else len(found)
+    shown = [f"{_spelled(name)} {text.percent(share)}" for name, share in found[:most]]
+    if found[most:]:
+        shown.append(f"{len(found) - most} others {text.percent(summary.total(share for _, share in found[most:]))}")
+    return tuple(shown)
+
+
+def _spelled(name: str) -> str:
+    """Names of families and layers as people read them: ``row reduction``, but ``layers.*.o_proj``."""
+    return (name if "." in name else name.replace("_", " ")) or "model"
+
+
+def _closing_facts(prediction: Prediction) -> Facts:
+    m = prediction.memory
+    verdict = "fits" if m.fits else f"does not fit by {text.gigabytes(m.needed_gb - m.available_gb)} GB"
+    parts = [
+        (name, value)
+        for name, value in (
+            ("weights", m.weights_gb),
+            ("KV cache", m.kv_cache_gb),
+            ("activations", m.activations_gb),
+            ("framework", m.framework_gb),
+        )
+        if value >= 0.05
+    ]
+    made_of = ", ".join(f"{name} {text.gigabytes(value)}" for name, value in parts)
+    each = " a GPU" if prediction.gpu_count > 1 else ""
+    items = [
+        (
+            "memory",
+            (f"{text.gigabytes(m.needed_gb)} of {text.gigabytes(m.available_gb)} GB{each}: {verdict}", f"({made_of})"),
+        ),
+        ("provenance", _provenance(prediction.provenance)),
+        ("±", ("half of the 90 % interval",)),
+    ]
+    if prediction.unpriced:
+        items.append(
+            ("not priced", tuple(f"{name} {text.percent(share)}" for name, share in prediction.unpriced.items()))
+        )
+    return Facts(tuple(items), label_width=16)
+
+
+def _provenance(provenance: Mapping[str, str]) -> tuple[str, ...]:
+    """Families of the same provenance together: ``gemm, attention: fitted``."""
+    together: dict[str, list[str]] = {}
+    for what, source in provenance.items():
+        together.setdefault(source, []).append(what)
+    ends = len(together) - 1
+    return tuple(
+        f"{', '.join(map(_spelled, names))}: {source}{';' if i < ends else ''}"
+        for i, (source, names) in enumerate(together.items())
+    )
+
+
+def _remarks(predictions: Sequence[Prediction]) -> list[Block]:
+    """Notes and warnings, each once."""
+    notes = list(dict.fromkeys(note for p in predictions for note in p.notes))
+    warnings = list(dict.fromkeys(warning for p in predictions for warning in p.warnings))
+    blocks: list[Block] = []
+    if notes:
+        blocks.append(Facts(tuple(("note", (note,)) for note in notes), "dim"))
+    if warnings:
+        blocks.append(Facts(tuple(("warning", (warning,)) for warning in warnings), "yellow"))
+    return blocks
+
+
+def _short_bound(bound_by: str) -> str:
+    for long, short in _SHORT_BOUND.items():
+        bound_by = bound_by.replace(long, short)
+    return bound_by

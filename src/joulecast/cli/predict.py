@@ -1,0 +1,149 @@
+"""`joulecast predict`: time, power and energy of a workload on one GPU or several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from joulecast.cli import options
+from joulecast.cli.output import Answer, chosen_format, give
+from joulecast.errors import InfeasibleError, InputError, JoulecastError
+
+if TYPE_CHECKING:
+    from joulecast.cli.rows import Money, Outcome
+
+LAUNCH_MODES = ("eager", "compiled", "cuda_graph")
+ATTENTIONS = ("fused", "eager")
+
+
+def _option(flag: str, metavar: str, help: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
+
+
+def predict(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A hub name, config.json, operation list or trace.", show_default=False),
+    ],
+    gpu: Annotated[list[str], _option("--gpu", "NAME[,NAME...]", "GPU, or several side by side.")],
+    batch: Annotated[str | None, _option("--batch", "N", "Sequences or images at once [1].")] = None,
+    prompt: Annotated[str | None, _option("--prompt", "N", "Prompt tokens a sequence.")] = None,
+    generate: Annotated[str | None, _option("--generate", "N", "Tokens to generate a sequence.")] = None,
+    image_size: Annotated[str | None, _option("--image-size", "PIXELS", "Edge of the image.")] = None,
+    dtype: Annotated[str | None, _option("--dtype", "NAME", "Format of the model [bf16].")] = None,
+    weight_dtype: Annotated[str | None, _option("--weight-dtype", "NAME", "Format of the weights.")] = None,
+    kv_dtype: Annotated[str | None, _option("--kv-dtype", "NAME", "Format of the KV cache.")] = None,
+    attn_dtype: Annotated[str | None, _option("--attn-dtype", "NAME", "Format of attention.")] = None,
+    attention: Annotated[str | None, _option("--attention", "KIND", "fused or eager [fused].")] = None,
+    launch: Annotated[str | None, _option("--launch", "MODE", "eager, compiled or cuda_graph [eager].")] = None,
+    engine: Annotated[str | None, _option("--engine", "NAME", "Whose kernels run.")] = None,
+    tp: Annotated[str | None, _option("--tp", "N", "Tensor-parallel GPUs [1].")] = None,
+    pp: Annotated[str | None, _option("--pp", "N", "Pipeline-parallel stages [1].")] = None,
+    ep: Annotated[str | None, _option("--ep", "N", "Expert-parallel GPUs [1].")] = None,
+    clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock.")] = None,
+    power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit of one GPU.")] = None,
+    host_us: Annotated[str | None, _option("--host-us-per-launch", "US", "Host time a launch.")] = None,
+    set_: options.Changes = None,
+    price: Annotated[str | None, _option("--price", "MONEY", "Price of a kWh.")] = None,
+    currency: Annotated[str, typer.Option("--currency", metavar="NAME", help="Currency of the price.")] = "USD",
+    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Price it even if it does not fit.")] = False,
+    top: Annotated[str, typer.Option("--top", metavar="N", help="Layers to show.")] = "6",
+    kernels: Annotated[bool, typer.Option("--kernels", help="List every launch.")] = False,
+    json: options.Json = False,
+    csv: options.Csv = False,
+    output: options.Output = None,
+) -> None:
+    """Time, power and energy of a model on a GPU.
+
+    joulecast predict meta-llama/Llama-3.1-8B --gpu h100 --batch 8 --prompt 2048 --generate 256
+    """
+    form = chosen_format(json, csv, output)
+    names = options.names("--gpu", gpu)
+    layers = options.whole("--top", top, minimum=0, example="6") or 0
+    model = {
+        "batch": options.whole("--batch", batch),
+        "prompt_tokens": options.whole("--prompt", prompt, example="2048"),
+        "generate_tokens": options.whole("--generate", generate, minimum=0, example="256"),
+        "image_size": options.whole("--image-size", image_size, example="224"),
+        "dtype": dtype,
+        "weight_dtype": weight_dtype,
+        "kv_cache_dtype": kv_dtype,
+        "attn_dtype": attn_dtype,
+    }
+    run = {
+        "attention": options.one_of("--attention", attention, ATTENTIONS),
+        "launch_mode": options.one_of("--launch", launch, LAUNCH_MODES),
+        "engine": engine,
+        "tp": options.whole("--tp", tp),
+        "pp": options.whole("--pp", pp),
+        "ep": options.whole("--ep", ep),
+        "clock_mhz": options.real("--clock", clock, "MHz", example="1410"),
+        "power_limit_w": options.real("--power-limit", power_limit, "W", example="300"),
+        "host_us_per_launch": options.real("--host-us-per-launch", host_us, "µs", zero=True, example="5"),
+        "changes": options.changes(set_) or None,
+        "ignore_memory": ignore_memory or None,
+    }
+    money = _money(price, currency)
+    workload, outcomes = _outcomes(source, names, _given(model), _given(run))
+
+    from joulecast.cli import page as pages
+    from joulecast.cli import rows
+
+    def page() -> list[Any]:
+        if len(outcomes) == 1 and outcomes[0].prediction is not None:
+            return pages.single(outcomes[0].prediction, money, top=layers, kernels=kernels)
+        return pages.comparison(outcomes, money, kernels=kernels)
+
+    give(
+        Answer(
+            page,
+            lambda: rows.document(outcomes, workload, money, kernels=kernels),
+            lambda: rows.kernel_csv_rows(outcomes) if kernels else rows.csv_rows(outcomes, workload, money),
+        ),
+        form,
+        output,
+    )
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("predict")(predict)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _money(price: str | None, currency: str) -> Money | None:
+    from joulecast.cli.rows import Money
+
+    if not (currency.isprintable() and 0 < len(currency.strip()) <= 8):
+        raise InputError("--currency takes a short name, such as EUR")
+    if price is None:
+        return None
+    return Money(options.real("--price", price, "money a kWh", zero=True, example="0.20") or 0.0, currency.strip())
+
+
+def _outcomes(source: str, names: list[str], model: dict[str, Any], run: dict[str, Any]) -> tuple[str, list[Outcome]]:
+    """What comes of each GPU; a wrong name fails at once, a GPU that can't run the model only by itself."""
+    import joulecast as jc
+    from joulecast.cli.rows import Outcome
+    from joulecast.gpus import load_gpu
+
+    labels = [load_gpu(name).name for name in names]
+    workload = jc.workload(source, **model)
+    outcomes: list[Outcome] = []
+    failures: list[JoulecastError] = []
+    for name, label in zip(names, labels, strict=True):
+        try:
+            outcomes.append(Outcome(label, jc.predict(workload, name, **run)))
+        except JoulecastError as error:
+            outcomes.append(Outcome(label, error=str(error)))
+            failures.append(error)
+    if len(failures) == 1 == len(outcomes):
+        raise failures[0]
+    if len(failures) == len(outcomes):
+        reasons = "; ".join(dict.fromkeys(f"{outcome.gpu}: {outcome.error}" for outcome in outcomes))
+        raise InfeasibleError(f"none of the GPUs can run it: {reasons}")
+    return workload.name, outcomes
