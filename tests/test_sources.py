@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from joulecast.workloads import files, oplist_schema
 from joulecast.workloads.energaizer import as_precision, read_trace, workload_of_trace
 from joulecast.workloads.kinds import ELEMENTWISE, KINDS, REDUCTIONS
 from joulecast.workloads.oplist import operation_rows, read_oplist, workload_of_json, write_oplist
+from joulecast.workloads.request import Request
 from joulecast.workloads.sources import open_workload
 from joulecast.workloads.table import Workload, WorkloadBuilder
 
@@ -590,6 +593,39 @@ def test_fixed_shapes_take_no_options(tmp_path: Path) -> None:
     for source in (path, [GEMM], open_workload(path)):
         with pytest.raises(InputError, match="prompt_tokens can't be asked"):
             open_workload(source, prompt_tokens=128)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What reaches the model catalogue and the reader of configs, put in their place."""
+    calls: list[tuple[Any, ...]] = []
+    for module, function in (("catalogue", "from_name"), ("huggingface", "from_config")):
+        stand_in = ModuleType(module)
+        setattr(stand_in, function, lambda *given, function=function: calls.append((function, *given)))
+        monkeypatch.setitem(sys.modules, f"joulecast.workloads.{module}", stand_in)
+    return calls
+
+
+def test_a_name_goes_to_the_catalogue_whatever_its_dots_and_slashes(asked: list[tuple[Any, ...]]) -> None:
+    for name in ("meta-llama/Llama-3.1-8B", "gpt2", "Qwen/Qwen2.5-0.5B"):
+        open_workload(name, batch=3)
+        function, given, request = asked.pop()
+        assert (function, given, request.batch) == ("from_name", name, 3)
+
+
+def test_a_config_is_known_by_content_as_file_folder_and_mapping(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    config = {"model_type": "bert", "hidden_size": 768}
+    (tmp_path / "my-bert").mkdir()
+    write(tmp_path / "my-bert" / "config.json", config)
+    write(tmp_path / "other.txt", config)
+    request = Request(batch=2, prompt_tokens=64)
+    for source in (tmp_path / "my-bert", str(tmp_path / "my-bert" / "config.json")):
+        open_workload(source, request)
+        assert asked.pop() == ("from_config", config, request, "my-bert")
+    open_workload(tmp_path / "other.txt", request)
+    assert asked.pop() == ("from_config", config, request, "other")
+    open_workload(config, request)
+    assert asked.pop()[:3] == ("from_config", config, request)
 
 
 def test_parsed_lists_and_workloads_are_taken_too() -> None:
