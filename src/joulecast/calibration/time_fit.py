@@ -28,13 +28,14 @@ PRIORS: dict[str, tuple[float, float, float, float]] = {
     "fixed_kcycles": (0.05, 300.0, 2.0, 1.0),
     "sharpness": (1.0, 12.0, 3.0, 0.5),
     "link_efficiency": (0.02, 1.0, 0.7, 0.7),
+    "latency_factor": (0.05, 20.0, 1.0, 0.5),
 }
 
 #: The same for the host of rows whose kernels it started one by one. What such rows tell of a kernel's own fixed
 #: cost is lost in the host's, so that then stays at its prior.
 HOST_PRIORS: dict[str, tuple[float, float, float, float]] = {
-    "host_us": (1.0, 300.0, 25.0, 1.0),
-    "host_lead_us": (0.1, 300.0, 8.0, 1.0),
+    "host_us": (1.0, 3000.0, 25.0, 1.0),
+    "host_lead_us": (0.1, 3000.0, 8.0, 1.0),
 }
 HOST_PARAMETERS = tuple(HOST_PRIORS)
 

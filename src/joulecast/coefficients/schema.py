@@ -26,6 +26,8 @@ class TimeCoefficients:
         Time of a launch that scales with the core clock (prologue, epilogue, latency). [1000 core cycles]
     sharpness : float
         Exponent of the smooth maximum over modules; large means perfect overlap, 1 none.
+    latency_factor : float
+        Latency of a chain of dependent steps over the nominal one of its kernel.
     link_efficiency : float
         Share of the rate of the links between GPUs that a large message reaches, in (0, 1].
     host_us, host_lead_us : float
@@ -55,6 +57,7 @@ class TimeCoefficients:
     fixed_kcycles: float = 2.0
     sharpness: float = 3.0
     link_efficiency: float = 0.7
+    latency_factor: float = 1.0
     host_us: float = 0.0
     host_lead_us: float = 0.0
     provenance: str = "spec sheet"
@@ -76,6 +79,7 @@ TIME_PARAMETERS = (
     "fixed_kcycles",
     "sharpness",
     "link_efficiency",
+    "latency_factor",
 )
 
 

@@ -76,6 +76,8 @@ class KernelWork:
     serial_l2_bytes, serial_dram_bytes : ndarray
         Parts of `l2_bytes` and `dram_bytes` that small kernels before or after the main one move, so that they
         overlap with nothing. [B]
+    latency_cycles : ndarray
+        Core cycles of the longest chain of steps that wait for each other, which no rate shortens.
     """
 
     family: str
@@ -101,9 +103,10 @@ class KernelWork:
     link_s: Floats = field(default_factory=lambda: np.zeros(1))
     serial_l2_bytes: Floats = field(default_factory=lambda: np.zeros(1))
     serial_dram_bytes: Floats = field(default_factory=lambda: np.zeros(1))
+    latency_cycles: Floats = field(default_factory=lambda: np.zeros(1))
 
     def __post_init__(self) -> None:
-        for name in ("link_s", "serial_l2_bytes", "serial_dram_bytes"):
+        for name in ("link_s", "serial_l2_bytes", "serial_dram_bytes", "latency_cycles"):
             if getattr(self, name).shape != self.group.shape:
                 object.__setattr__(self, name, np.zeros(len(self.group)))
 

@@ -1,0 +1,194 @@
+"""Trains the correction of a family: one small network for all GPUs, and an output of its own for each measured one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.coefficients.corrections import CorrectionModel
+from joulecast.coefficients.schema import TimeCoefficients
+from joulecast.gpus import Gpu
+from joulecast.kernels.work import KernelWork
+from joulecast.physics.correction import correction_features, feature_names
+from joulecast.physics.timing import duration_s, module_times, parameters_by_row
+
+Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class CorrectionBatch:
+    """Measured operations that a correction learns from.
+
+    Attributes
+    ----------
+    work : KernelWork
+    gpu : Gpu
+    engine : str
+    per_group : list of TimeCoefficients
+        Efficiencies of each group of `work`, as they will be when the correction is used.
+    time_s : ndarray, shape (n,)
+        Measured times. [s]
+    clock_mhz : float
+        Core clock of the measurement. [MHz]
+    weight : float
+        Weight of each row.
+    """
+
+    work: KernelWork
+    gpu: Gpu
+    engine: str
+    per_group: list[TimeCoefficients]
+    time_s: Floats
+    clock_mhz: float
+    weight: float = 1.0
+
+
+def fit_correction(
+    batches: Sequence[CorrectionBatch],
+    *,
+    hidden: tuple[int, ...] = (64, 64),
+    epochs: int = 40,
+    most_rows: int = 20000,
+    shared_share: float = 0.3,
+    own_strength: float = 1e-4,
+    rate: float = 4e-3,
+    seed: int = 0,
+) -> CorrectionModel:
+    """The correction that brings predicted times closest to measured ones.
+
+    Parameters
+    ----------
+    batches : sequence of CorrectionBatch
+        All of one family.
+    hidden : tuple of int
+        Widths of the hidden layers.
+    epochs : int
+        Passes over the rows.
+    most_rows : int
+        A random sample of so many rows a batch is used.
+    shared_share : float
+        Share of the rows that train the shared output alone, as on a GPU that was never measured.
+    own_strength : float
+        Penalty on the square of the outputs that GPUs have of their own.
+    rate : float
+        Highest learning rate.
+    seed : int
+        Same seed and rows, same model.
+
+    Returns
+    -------
+    CorrectionModel
+    """
+    if not batches:
+        raise ValueError("a correction needs at least one batch of measured rows")
+    generator = np.random.default_rng(seed)
+    keys: dict[str, int] = {}
+    parts = [_rows(batch, keys, most_rows, generator) for batch in batches]
+    features, target, key, weight = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    mean = features.mean(axis=0)
+    spread = features.std(axis=0)
+    scale = np.maximum(spread, 1e-2).astype(np.float32)
+    z = (features - mean) / scale
+    low, high = z.min(axis=0), z.max(axis=0)
+    trained = _train(z, target, key, weight / weight.mean(), len(keys), hidden=hidden, epochs=epochs,
+                     shared_share=shared_share, own_strength=own_strength, rate=rate, generator=generator)  # fmt: skip
+    layers = len(hidden)
+    head, own = trained[2 * layers], trained[2 * layers + 1]
+    return CorrectionModel(
+        family=batches[0].work.family,
+        feature_names=feature_names(batches[0].work),
+        mean=mean, scale=scale, low=low, high=high,
+        weights=tuple(trained[0 : 2 * layers : 2]), biases=tuple(trained[1 : 2 * layers : 2]), head=head,
+        own=MappingProxyType({name: own[index] for name, index in keys.items()}),
+    )  # fmt: skip
+
+
+def _rows(
+    batch: CorrectionBatch, keys: dict[str, int], most_rows: int, generator: np.random.Generator
+) -> tuple[Singles, Singles, npt.NDArray[np.intp], Singles]:
+    """Features, target, index of the own output and weight of (a sample of) the rows of a batch."""
+    times = module_times(batch.work, batch.gpu, parameters_by_row(batch.per_group, batch.work.group))
+    plain = duration_s(times, batch.gpu, batch.clock_mhz)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        target = np.log(batch.time_s / plain)
+    good = np.isfinite(target)
+    good[list(batch.work.reasons)] = False
+    rows = np.flatnonzero(good)
+    if rows.size > most_rows:
+        rows = generator.choice(rows, most_rows, replace=False)
+    codes = np.array(
+        [keys.setdefault(f"{batch.gpu.name}/{batch.engine}/{group}", len(keys)) for group in batch.work.groups]
+    )
+    features = correction_features(batch.work, times, batch.gpu)[rows]
+    return (
+        features,
+        np.clip(target[rows], -2.0, 2.0).astype(np.float32),
+        codes[batch.work.group[rows]],
+        np.full(rows.size, batch.weight, dtype=np.float32),
+    )
+
+
+def _train(
+    z: Singles, target: Singles, key: Any, weight: Singles, keys: int, *, hidden: tuple[int, ...], epochs: int,
+    shared_share: float, own_strength: float, rate: float, generator: np.random.Generator, batch: int = 1024,
+) -> list[Singles]:  # fmt: skip
+    """Adam on a robust loss with a cosine schedule: weight and bias of each layer, shared output, own outputs."""
+    widths = (z.shape[1], *hidden)
+    values: list[Singles] = []
+    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+        values.append((generator.standard_normal((inputs, outputs)) * np.sqrt(2.0 / inputs)).astype(np.float32))
+        values.append(np.zeros(outputs, dtype=np.float32))
+    values.append(np.zeros(widths[-1] + 1, dtype=np.float32))
+    values.append(np.zeros((keys, widths[-1] + 1), dtype=np.float32))
+    first = [np.zeros_like(value) for value in values]
+    second = [np.zeros_like(value) for value in values]
+    steps = epochs * max(1, len(z) // batch)
+    step = 0
+    for _ in range(epochs):
+        order = generator.permutation(len(z))
+        for start in range(0, max(1, len(z) // batch) * batch, batch):
+            rows = order[start : start + batch]
+            alone = generator.random(rows.size) < shared_share
+            slopes = _gradient(values, z[rows], target[rows], key[rows], weight[rows], alone, own_strength)
+            step += 1
+            warm = min(1.0, step / 200.0)
+            speed = rate * warm * (0.5 + 0.5 * np.cos(np.pi * step / steps)) + 1e-6
+            for value, slope, one, two in zip(values, slopes, first, second, strict=True):
+                one += 0.1 * (slope - one)
+                two += 0.002 * (np.square(slope) - two)
+                value -= np.float32(speed) * (one / (1 - 0.9**step)) / (np.sqrt(two / (1 - 0.998**step)) + 1e-8)
+    return values
+
+
+def _gradient(
+    values: list[Singles], z: Singles, target: Singles, key: Any, weight: Singles, alone: Any, own_strength: float
+) -> list[Singles]:
+    layers = (len(values) - 2) // 2
+    head, own = values[-2], values[-1]
+    activations = [z]
+    for index in range(layers):
+        activations.append(np.maximum(activations[-1] @ values[2 * index] + values[2 * index + 1], 0.0))
+    last = np.concatenate([activations[-1], np.ones((len(z), 1), dtype=np.float32)], axis=1)
+    mine = np.where(alone[:, None], np.float32(0.0), own[key])
+    output = np.einsum("ij,ij->i", last, head + mine)
+    miss = output - target
+    # relative error counts by its size beyond a few percent, by its square within
+    slope = weight * miss / np.sqrt(1.0 + np.square(miss / 0.05)) / len(z)
+    weighted = last * slope[:, None]
+    chosen = np.zeros((len(own), len(z)), dtype=np.float32)
+    chosen[key, np.arange(len(z))] = ~alone
+    slopes: list[Singles] = [weighted.sum(axis=0), chosen @ weighted + np.float32(own_strength) * own / len(own)]
+    back = slope[:, None] * (head + mine)[:, :-1]
+    found: list[Singles] = []
+    for index in reversed(range(layers)):
+        back = back * (activations[index + 1] > 0)
+        found += [back.sum(axis=0), activations[index].T @ back]
+        if index:
+            back = back @ values[2 * index].T
+    return [*reversed(found), *slopes]

@@ -1,0 +1,130 @@
+"""Learned corrections of a family's time: plain arrays, written by the calibration and read by predictions."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.errors import InputError
+
+SCHEMA = 1
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class CorrectionModel:
+    """A small network from features of a kernel to the natural logarithm of a time factor.
+
+    Hidden layers are shared by all GPUs, and so is the output `head`. A GPU that was measured has an output of its
+    own for each engine and group, which adds to the shared one.
+
+    Attributes
+    ----------
+    family : str
+    feature_names : tuple of str
+    mean, scale : ndarray, shape (f,)
+        Features are standardised as ``(x - mean) / scale``.
+    low, high : ndarray, shape (f,)
+        Range of the standardised features in the training data: the correction fades outside it.
+    weights, biases : tuple of ndarray
+        Of the hidden layers, shapes (inputs, outputs) and (outputs,); each is followed by ``max(0, x)``.
+    head : ndarray, shape (h + 1,)
+        Output weights and, last, the bias.
+    own : mapping of str to ndarray, shape (h + 1,)
+        Added to `head`, by ``gpu/engine/group``.
+    """
+
+    family: str
+    feature_names: tuple[str, ...]
+    mean: Array
+    scale: Array
+    low: Array
+    high: Array
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    head: Array
+    own: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@cache
+def load_correction(family: str) -> CorrectionModel | None:
+    """Shipped correction of `family`, or None where it has none."""
+    path = resources.files("joulecast.coefficients") / "data" / f"correction_{family}.npz"
+    if not path.is_file():
+        return None
+    with resources.as_file(path) as real:
+        return read_correction(real)
+
+
+def read_correction(path: Path) -> CorrectionModel:
+    """Correction from a file that `write_correction` wrote.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, is no such file, or is of another schema.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            return _from_arrays({name: data[name] for name in data.files}, str(path))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"can't read a correction from {path}: {error}") from None
+
+
+def write_correction(model: CorrectionModel, path: Path) -> None:
+    """Write a correction atomically; its arrays are kept in half precision where that loses nothing that matters."""
+    arrays: dict[str, Any] = {
+        "schema": np.array(SCHEMA),
+        "family": np.array(model.family),
+        "feature_names": np.array(model.feature_names),
+        "mean": model.mean, "scale": model.scale, "low": model.low, "high": model.high,
+        "head": model.head,
+        "keys": np.array(sorted(model.own), dtype=np.str_),
+        "own": np.array([model.own[key] for key in sorted(model.own)], dtype=np.float16),
+    }  # fmt: skip
+    for index, (weight, bias) in enumerate(zip(model.weights, model.biases, strict=True)):
+        arrays[f"weight{index}"], arrays[f"bias{index}"] = weight, bias
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            np.savez_compressed(file, **arrays)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _from_arrays(arrays: Mapping[str, Any], name: str) -> CorrectionModel:
+    if int(arrays["schema"]) != SCHEMA:
+        raise InputError(f"{name} has schema {arrays['schema']}; this version reads schema {SCHEMA}")
+    layers = sum(key.startswith("weight") for key in arrays)
+
+    def single(key: str) -> Array:
+        value: Array = np.asarray(arrays[key], dtype=np.float32)
+        if not np.isfinite(value).all():
+            raise InputError(f"{name}: {key} holds a number that is not finite")
+        return value
+
+    own = {str(key): row for key, row in zip(arrays["keys"], single("own"), strict=True)}
+    return CorrectionModel(
+        family=str(arrays["family"]),
+        feature_names=tuple(str(one) for one in arrays["feature_names"]),
+        mean=single("mean"), scale=single("scale"), low=single("low"), high=single("high"),
+        weights=tuple(single(f"weight{index}") for index in range(layers)),
+        biases=tuple(single(f"bias{index}") for index in range(layers)),
+        head=single("head"),
+        own=MappingProxyType(own),
+    )  # fmt: skip

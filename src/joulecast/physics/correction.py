@@ -1,0 +1,166 @@
+"""The learned correction of times: a small network on ratios, which fades away from the data it was trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.coefficients.corrections import CorrectionModel, load_correction
+from joulecast.gpus import Gpu
+from joulecast.kernels.work import KernelWork
+from joulecast.physics.timing import CORE_MODULES, ModuleTimes, dram_rate_gb_s, duration_s
+
+Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+
+#: Features that every family has: shares of the modules in the time at the rate clock (logarithms, a thousandth
+#: at least), then how the launch fills the GPU, then the GPU's own ratios.
+GENERIC_FEATURES = (
+    *(f"share of {module}" for module in CORE_MODULES),
+    "share of all core modules", "share of DRAM", "share of links", "share of launches", "share of small kernels",
+    "log fill", "log waves", "log blocks over SMs", "log useful share", "log DRAM bytes over L2", "log launches",
+    "log ridge", "log L2 rate over DRAM rate",
+)  # fmt: skip
+
+#: Rows taken through the network at a time: its layers then stay in the CPU's cache.
+_CHUNK = 2048
+
+
+def correct(
+    work: KernelWork, times: ModuleTimes, gpu: Gpu, exclude: tuple[str, ...] = (), engine: str = ""
+) -> tuple[ModuleTimes, Floats]:
+    """`times` with the shipped correction of the family as their `scale`, where there is one.
+
+    Parameters
+    ----------
+    work : KernelWork
+    times : ModuleTimes
+        Of the same rows, uncorrected.
+    gpu : Gpu
+    exclude : tuple of str
+        GPUs whose own outputs may not be used.
+    engine : str
+        Engine whose own outputs are used on a GPU that was measured.
+
+    Returns
+    -------
+    times : ModuleTimes
+    distance : ndarray, shape (n,)
+        Distance from the training data, 0 inside, about 1 where the correction has faded by half.
+        Infinite where the family has no correction at all would say nothing, so it is 0 then.
+    """
+    model = load_correction(work.family)
+    if model is None or not len(work):
+        return times, np.zeros(len(work))
+    factor, distance = correction_factor(model, work, times, gpu, engine=engine, exclude=exclude)
+    return replace(times, scale=times.scale * factor), distance
+
+
+def correction_factor(
+    model: CorrectionModel, work: KernelWork, times: ModuleTimes, gpu: Gpu, *,
+    engine: str = "", exclude: tuple[str, ...] = (),
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Factor on the time of each row, and how far the row is from the data.
+
+    Parameters
+    ----------
+    model : CorrectionModel
+    work : KernelWork
+    times : ModuleTimes
+        Of the same rows, uncorrected.
+    gpu : Gpu
+    engine : str
+        Engine whose own outputs are used on a GPU that was measured.
+    exclude : tuple of str
+        GPUs whose own outputs may not be used.
+
+    Returns
+    -------
+    factor : ndarray, shape (n,)
+        1 far from the data.
+    distance : ndarray, shape (n,)
+        0 inside the range of the training data in every feature; grows with the standard deviations beyond it.
+    """
+    features = correction_features(work, times, gpu)
+    n = len(work)
+    log_factor, distance = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
+    heads = output_heads(model, work.groups, gpu, engine, exclude)
+    for start in range(0, n, _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        inside, distance[rows] = standardised(model, features[rows])
+        hidden = hidden_layer(model, inside)
+        if len(work.groups) == 1:
+            log_factor[rows] = hidden @ heads[0, :-1] + heads[0, -1]
+        else:
+            every = hidden @ heads[:, :-1].T + heads[:, -1]
+            log_factor[rows] = np.take_along_axis(every, work.group[rows, None], axis=1)[:, 0]
+    fade = np.exp(-np.square(distance) * np.float32(np.log(2.0)))
+    factor = np.exp(np.clip(log_factor, -2.0, 2.0) * fade)
+    return factor.astype(np.float64), distance.astype(np.float64)
+
+
+def correction_features(work: KernelWork, times: ModuleTimes, gpu: Gpu) -> Singles:
+    """What the correction sees of each row: `GENERIC_FEATURES`, then the family's own. Dimensionless, (n, f)."""
+    n = len(work)
+    hertz = gpu.rate_clock_mhz * 1e6
+    total = duration_s(replace(times, scale=np.ones(n)), gpu, gpu.rate_clock_mhz)
+    dram = dram_rate_gb_s(times.dram_rate_gb_s, gpu.rate_clock_mhz, gpu.sm_count) * 1e9
+    shares = np.empty((len(CORE_MODULES) + 5, n), dtype=np.float32)
+    in_cycles = 1.0 / (total * hertz)
+    shares[:5] = times.core_cycles * in_cycles
+    shares[5] = times.core_total_cycles * in_cycles
+    shares[6] = times.dram_bytes / (dram * total)
+    shares[7] = times.link_s / total
+    shares[8] = times.fixed_s / total + times.fixed_cycles * in_cycles
+    shares[9] = times.serial_cycles * in_cycles + times.serial_dram_bytes / (dram * total)
+    ratios = np.empty((8, n), dtype=np.float32)
+    ratios[0] = work.fill
+    ratios[1] = work.waves
+    ratios[2] = work.blocks / gpu.sm_count
+    asked = work.tensor_flop + work.cuda_flop
+    ratios[3] = np.where(asked > 0, np.maximum(work.useful_flop, 1e-3 * asked) / np.where(asked > 0, asked, 1.0), 1.0)
+    ratios[4] = np.maximum(work.dram_bytes / (gpu.l2_mib * 2.0**20), 2.0**-16)
+    ratios[5] = work.launches
+    peak = np.maximum(np.where(work.tensor_flop > 0, work.tensor_flop_per_clk, work.cuda_flop_per_clk), 1.0)
+    ratios[6] = peak * (gpu.rate_clock_mhz * 1e-3 / gpu.dram_gb_s)
+    ratios[7] = gpu.l2_gb_s / gpu.dram_gb_s
+    out = np.empty((n, len(GENERIC_FEATURES) + work.features.shape[1]), dtype=np.float32)
+    out[:, :10] = np.log(shares + np.float32(1e-3)).T
+    out[:, 10:18] = np.log2(ratios).T
+    out[:, 18:] = work.features
+    return out
+
+
+def feature_names(work: KernelWork) -> tuple[str, ...]:
+    """Names of the columns of `correction_features`."""
+    return (*GENERIC_FEATURES, *work.feature_names)
+
+
+def standardised(model: CorrectionModel, features: Singles) -> tuple[Singles, Singles]:
+    """Features in standard deviations, kept within the range of the training data; and the distance beyond it."""
+    z = (features - model.mean) / model.scale
+    inside = np.clip(z, model.low, model.high)
+    beyond = z - inside
+    return inside, np.sqrt(np.einsum("ij,ij->i", beyond, beyond))
+
+
+def hidden_layer(model: CorrectionModel, inside: Singles) -> Singles:
+    """The last hidden layer, shape (n, h), of standardised features."""
+    hidden: Any = inside
+    for weight, bias in zip(model.weights, model.biases, strict=True):
+        hidden = hidden @ weight
+        hidden += bias
+        np.maximum(hidden, 0.0, out=hidden)
+    return np.asarray(hidden)
+
+
+def output_heads(
+    model: CorrectionModel, groups: tuple[str, ...], gpu: Gpu, engine: str, exclude: tuple[str, ...] = ()
+) -> Singles:
+    """Output weights and bias of each group on `gpu`, shape (groups, h + 1)."""
+    name = gpu.name.split("+")[0]
+    own = {} if name in exclude else model.own
+    return np.array([model.head + own.get(f"{name}/{engine}/{group}", np.float32(0.0)) for group in groups])
