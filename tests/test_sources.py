@@ -436,8 +436,10 @@ def test_every_restored_launch_is_told_in_the_notes(data_dir: Path) -> None:
 
 def test_layers_are_told_from_the_repetition(data_dir: Path) -> None:
     for name, layers in ((BERT, 24), (OPT, 24), (QWEN, 28), (VIT, 24)):
-        found = {path.removeprefix("restored.") for path in trace(data_dir, name).layers}
-        assert {path for path in found if path.startswith("layers.")} == {f"layers.{i}" for i in range(layers)}
+        rows = operation_rows(trace(data_dir, name))
+        assert {row["layer"].removeprefix("restored.") for row in rows} <= {"embeddings", "layers.*", "head"}
+        assert sum(row["op"] == "softmax" and row["layer"] == "layers.*" for row in rows) == layers
+    assert "layers.*" not in trace(data_dir, MOBILEVIT).layers, "no one block makes up MobileViT"
 
 
 def test_a_fp32_softmax_runs_between_its_casts(data_dir: Path) -> None:

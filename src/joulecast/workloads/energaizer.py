@@ -286,8 +286,7 @@ def _with_layers(ops: list[TracedOp]) -> list[TracedOp]:
     layers = covered // period
     out = []
     for i, op in enumerate(ops):
-        index = (i - start) // period
-        path = "embeddings" if i < start else f"layers.{index}" if index < layers else "head"
+        path = "embeddings" if i < start else "layers.*" if (i - start) // period < layers else "head"
         out.append(replace(op, layer=path))
     return out
 
