@@ -69,7 +69,9 @@ def _question(prediction: Prediction) -> str:
     info = prediction.info
     parts = [prediction.workload.rsplit("/", 1)[-1]]
     parts += [str(info["dtype"])] if info.get("dtype") else []
-    parts += [f"weights {info['weight_dtype']}"] if info.get("weight_dtype") else []
+    for what, name in (("weight_dtype", "weights"), ("kv_cache_dtype", "KV cache"), ("attn_dtype", "attention")):
+        if info.get(what) not in (None, info.get("dtype")):
+            parts.append(f"{name} {info[what]}")
     parts += [f"batch {text.whole(info['batch'])}"] if info.get("batch") else []
     if info.get("prompt_tokens"):
         prompt = text.whole(info["prompt_tokens"])
@@ -181,7 +183,7 @@ def _side_costs(predictions: Sequence[Prediction], unit: str, money: Money | Non
 
 def _energy_facts(prediction: Prediction, money: Money | None, top: int) -> Facts:
     items = [
-        ("  by family", _share_texts(prediction.families, 8)),
+        ("  by family", _share_texts({_spelled(name): joules for name, joules in prediction.families.items()}, 8)),
         ("  by module", _share_texts(prediction.modules, 10)),
     ]
     if top:
@@ -198,15 +200,15 @@ def _share_texts(parts: Mapping[str, float], most: int) -> tuple[str, ...]:
     """The largest shares; the rest, if it is more than one, together."""
     found = list(summary.shares(parts).items())
     most = most if len(found) > most + 1 else len(found)
-    shown = [f"{_spelled(name)} {text.percent(share)}" for name, share in found[:most]]
+    shown = [f"{name or 'model'} {text.percent(share)}" for name, share in found[:most]]
     if found[most:]:
         shown.append(f"{len(found) - most} others {text.percent(summary.total(share for _, share in found[most:]))}")
     return tuple(shown)
 
 
 def _spelled(name: str) -> str:
-    """Names of families and layers as people read them: ``row reduction``, but ``layers.*.o_proj``."""
-    return (name if "." in name else name.replace("_", " ")) or "model"
+    """Names of families as people read them: ``row reduction``."""
+    return name.replace("_", " ")
 
 
 def _closing_facts(prediction: Prediction) -> Facts:

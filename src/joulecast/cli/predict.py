@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -129,18 +130,20 @@ def _outcomes(source: str, names: list[str], model: dict[str, Any], run: dict[st
     """What comes of each GPU; a wrong name fails at once, a GPU that can't run the model only by itself."""
     import joulecast as jc
     from joulecast.cli.rows import Outcome
-    from joulecast.gpus import load_gpu
+    from joulecast.gpus import resolve
 
-    labels = [load_gpu(name).name for name in names]
+    resolved = [resolve(name) for name in names]
     workload = jc.workload(source, **model)
     outcomes: list[Outcome] = []
     failures: list[JoulecastError] = []
-    for name, label in zip(names, labels, strict=True):
+    for name, (gpu, note) in zip(names, resolved, strict=True):
         try:
-            outcomes.append(Outcome(label, jc.predict(workload, name, **run)))
+            prediction = jc.predict(workload, name, **run)
         except JoulecastError as error:
-            outcomes.append(Outcome(label, error=str(error)))
+            outcomes.append(Outcome(gpu.name, error=str(error)))
             failures.append(error)
+        else:
+            outcomes.append(Outcome(gpu.name, replace(prediction, notes=(*filter(None, [note]), *prediction.notes))))
     if len(failures) == 1 == len(outcomes):
         raise failures[0]
     if len(failures) == len(outcomes):

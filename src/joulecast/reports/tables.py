@@ -18,8 +18,8 @@ Line = tuple[Span, ...]
 #: Narrowest and widest page that lists are wrapped to.
 NARROWEST, WIDEST = 40, 120
 
-#: Spelling of what plain ASCII lacks.
-_ASCII = str.maketrans({"±": "+-", "·": "-", "µ": "u", "…": "~", "×": "x", "≥": ">=", "–": "-", "−": "-"})
+#: Spelling of what plain ASCII lacks, one character each so that columns stay in line.
+_ASCII = str.maketrans({"±": "~", "·": "-", "µ": "u", "…": "~", "×": "x", "–": "-", "−": "-"})
 
 
 @dataclass(frozen=True)

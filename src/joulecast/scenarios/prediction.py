@@ -69,13 +69,13 @@ class PhasePrediction:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens a second: those given out if any, else those taken in. [1/s]"""
-        return (self.tokens_out or self.tokens_in) / self.time_s
+        """Tokens (or images) worked through a second: the prompt's in a prefill, the new ones in a decode. [1/s]"""
+        return self.tokens_in / self.time_s
 
     @property
     def energy_per_token_j(self) -> float:
-        """Energy a token (given out if any, else taken in). [J]"""
-        return self.energy_j / max(self.tokens_out or self.tokens_in, 1e-300)
+        """Energy for each of the tokens (or images) worked through. [J]"""
+        return self.energy_j / max(self.tokens_in, 1e-300)
 
     def interval(self, figure: str) -> tuple[float, float]:
         """90 % interval of ``time_s``, ``power_w`` or ``energy_j``."""
