@@ -40,8 +40,7 @@ def score_batch(batch: Measured, folds: int = 5) -> Iterator[tuple[str, Floats, 
     clock = gpu.clock_max_mhz
     fold = hash_fold([column for name, column in sorted(batch.table.columns.items()) if column.dtype.kind == "f"], folds)
     train, test = np.flatnonzero(fold != 0), np.flatnonzero(fold == 0)
-    eager = batch.launch_mode == "eager"
-    fitted = fit_time(take_work(work, train), gpu, batch.time_s[train], clock, source="", host_bound=eager)
+    fitted = fit_time(take_work(work, train), gpu, batch.time_s[train], clock, source="", host_bound=batch.host_bound)
     for code, group in enumerate(work.groups):
         rows = test[work.group[test] == code]
         if group in fitted and rows.size:

@@ -65,6 +65,11 @@ class Measured:
     def __len__(self) -> int:
         return len(self.time_s)
 
+    @property
+    def host_bound(self) -> bool:
+        """Whether a host started each operation by itself within the time; collectives' tests queue theirs up."""
+        return self.launch_mode == "eager" and self.conditions.engine != "nccl"
+
     def take(self, rows: Any) -> Measured:
         """The rows at `rows` (indices or mask)."""
         return Measured(

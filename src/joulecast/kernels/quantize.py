@@ -25,6 +25,9 @@ _INPUT_BYTES = 2.0  # activations arrive in 16 bits
 _CONVERT = 6.0
 _MAXIMUM = 3.0
 
+#: Instructions of all threads of a block that starts, reduces and ends.
+_BLOCK = 256.0 * 60.0
+
 
 def quantize_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     """Work of quantising an m x k activation.
@@ -52,7 +55,9 @@ def quantize_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWor
     # frameworks other than TensorRT-LLM scale token by token in the same kernel: the row stays on the SM
     whole = dynamic & (conditions.engine == "trtllm")
     again = np.where(whole, read, 0.0)
-    blocks = np.maximum(np.where(whole | ~dynamic, np.ceil(elements / 2048.0), table["m"]), 1.0)
+    # those also start a block for each token, whatever its length
+    tokens = np.full(len(table), conditions.engine != "trtllm")
+    blocks = np.maximum(np.where(tokens, table["m"], np.ceil(elements / 2048.0)), 1.0)
     waves = np.ceil(blocks / gpu.sm_count)
     per_element = _CONVERT + np.where(dynamic, _MAXIMUM, 0.0)
     again_dram = again * activation_misses(read, gpu, conditions)
@@ -64,7 +69,7 @@ def quantize_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWor
         len(table),
         groups=groups,
         group=group,
-        cuda_flop=2.0 * elements * per_element,
+        cuda_flop=2.0 * (elements * per_element + np.where(tokens, blocks * _BLOCK, 0.0)),
         cuda_flop_per_clk=vector_rate(gpu),
         shared_bytes=read + written,
         l2_bytes=read + written + again,
