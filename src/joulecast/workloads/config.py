@@ -109,7 +109,8 @@ class Config:
         value = self.values.get(key)
         if value is None:
             return ()
-        if not isinstance(value, list | tuple) or len(value) > MOST_LAYERS or not all(isinstance(i, str) for i in value):
+        listed = isinstance(value, list | tuple) and len(value) <= MOST_LAYERS
+        if not listed or not all(isinstance(item, str) for item in value):
             raise self.error(f"{key} must be a list of words, got {_quoted(value)}")
         return tuple(value)
 

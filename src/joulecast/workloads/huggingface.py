@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from joulecast.errors import InputError, shortened
 from joulecast.workloads.config import Config
+from joulecast.workloads.files import named, parse_json, read_bytes
 from joulecast.workloads.models import builder, model_types
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload
@@ -48,12 +49,13 @@ def from_config(config: Mapping[str, Any], request: Request | None = None, name:
         raise InputError(f"a model's config must be a mapping of keys to values, got {type(config).__name__}")
     model_type = config.get("model_type")
     if model_type is None and isinstance(config.get("architecture"), str):
-        from joulecast.workloads.catalogue import entry  # noqa: PLC0415 (the catalogue stands on this module)
+        from joulecast.workloads.catalogue import entry
 
         found = entry(config["architecture"])
         return from_config(found.config, asked, name or found.name)
     if not isinstance(model_type, str) or not model_type:
-        raise InputError(f"config of {shortened(name or 'the model')}: model_type is missing, which says the architecture")
+        whose = shortened(name or "the model")
+        raise InputError(f"config of {whose}: model_type is missing, which says the architecture")
     given = config.get("_name_or_path")
     called = name or (given if isinstance(given, str) and given else model_type)
     build = builder(model_type)
@@ -71,42 +73,14 @@ def read_config(path: str | Path) -> dict[str, Any]:
         If there is none, or the file is too large, no JSON, or no mapping.
     """
     file = Path(path)
-    quoted = shortened(path)
-    try:
-        if file.is_dir():
-            file = file / "config.json"
-            if not file.is_file():
-                raise InputError(f"folder {quoted} holds no config.json")
-        size = file.stat().st_size
-        if size > LARGEST_FILE_BYTES:
-            raise InputError(f"{quoted} has {size / 1e6:.1f} MB: too large for a config, which has some kB")
-        text = file.read_bytes()
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = getattr(error, "strerror", None) or "not a valid path"
-        raise InputError(f"can't read {quoted}: {reason}") from None
-    return parse_config(text, quoted)
-
-
-def parse_config(text: str | bytes, name: str) -> dict[str, Any]:
-    """The config in a JSON text; `name` is for messages. Raises InputError if it isn't one."""
-
-    def refuse(constant: str) -> NoReturn:
-        raise InputError(f"{name} holds {constant}, which is no size")
-
-    try:
-        config = json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{name} is no valid JSON: {error.msg} at line {error.lineno}, column {error.colno} (cut off?)"
-        ) from None
-    except InputError:
-        raise
-    except (ValueError, RecursionError):  # not UTF-8, digits without end, nesting without end
-        raise InputError(f"{name} is no valid JSON config") from None
+    if os.path.isdir(file):  # noqa: PTH112 - False, not an error, for an odd name
+        file = file / "config.json"
+    data = read_bytes(file)
+    if len(data) > LARGEST_FILE_BYTES:
+        raise InputError(f"{named(file)} has {len(data) / 1e6:.1f} MB: too large for a config, which has some kB")
+    config = parse_json(data, named(file))
     if not isinstance(config, dict):
-        raise InputError(f"{name} must hold a JSON object of keys and values, holds {type(config).__name__}")
+        raise InputError(f"{named(file)} must hold a JSON object of keys and values, holds {type(config).__name__}")
     return config
 
 

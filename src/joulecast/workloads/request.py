@@ -12,7 +12,7 @@ from joulecast.errors import InputError, shortened
 #: Largest batch or length that is taken; whether it fits a GPU's memory is asked later.
 LARGEST_SIZE = 2**31
 
-#: Which positions get vocabulary scores: the last of each sequence, all, or none (the bare model).
+#: Which positions get scores: the last of each sequence, all, or none (the bare model, without its head).
 LOGITS = ("last", "all", "none")
 
 #: Format of the matrix multiplies where activations and weights differ.
@@ -100,7 +100,7 @@ class Request:
 
     @property
     def activation_dtype(self) -> str:
-        """Format of what flows between operations: `dtype`, or bf16 (fp32 for tf32) where that is for multiplies only."""
+        """Format of what flows between operations: `dtype`, or bf16 (fp32) where that is for multiplies only."""
         if self.dtype in ("fp32", "fp64", "fp16", "bf16"):
             return self.dtype
         return "fp32" if self.dtype == "tf32" else "bf16"
@@ -152,5 +152,6 @@ def _size(name: str, value: Any, minimum: int) -> int:
         isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
     )
     if not whole or not minimum <= value <= LARGEST_SIZE:
-        raise InputError(f"{name} must be a whole number between {minimum} and {LARGEST_SIZE}, got {shortened(value)!r}")
+        bounds = f"between {minimum} and {LARGEST_SIZE}"
+        raise InputError(f"{name} must be a whole number {bounds}, got {shortened(value)!r}")
     return int(value)

@@ -132,6 +132,12 @@ class Workload:
         repeats = np.array([one.repeats for one in self.passes])
         return float(sum((table["count"] * repeats[table["pass_id"]]).sum() for table in self.tables.values()))
 
+    def flop(self, what: str = "all", *, phase: str | None = None, causal: str = "done") -> float:
+        """FLOP of all passes together; see `joulecast.workloads.counting.flop`. [FLOP]"""
+        from joulecast.workloads.counting import flop
+
+        return flop(self, what, phase=phase, causal=causal)
+
 
 #: Columns that every table of a workload has beside those of its kind.
 COMMON = ("count", "order", "pass_id", "layer", "shard")

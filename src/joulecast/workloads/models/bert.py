@@ -88,9 +88,7 @@ def _emit_layers(net: Net, model: Encoder, length: int) -> None:
     hidden, inter, count, stored = model.hidden_size, model.inter_size, model.num_layers, model.stored_layers
     attention = "layers.*.attention"
     for name in ("q_proj", "k_proj", "v_proj"):
-        net.linear(
-            f"{attention}.{name}", tokens, hidden, hidden, bias=True, count=count, stored=stored, shard="out"
-        )
+        net.linear(f"{attention}.{name}", tokens, hidden, hidden, bias=True, count=count, stored=stored, shard="out")
     net.op(
         "encoder_attention",
         f"{attention}.core",

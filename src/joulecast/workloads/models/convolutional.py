@@ -6,7 +6,7 @@ from typing import Any
 
 from joulecast.workloads.config import Config
 from joulecast.workloads.models.net import Net, no_generation
-from joulecast.workloads.models.vision import image_notes, image_size, num_labels
+from joulecast.workloads.models.vision import classifier, image_notes, image_size
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload
 
@@ -26,7 +26,7 @@ def conv_norm_act(
     count: float = 1,
     act: str = "",
 ) -> Size:
-    """A convolution that keeps the size (but for its stride), batch norm (a scale and shift in inference) and activation."""
+    """A convolution, padded to keep the size but for its stride; batch norm (in inference a scale); activation."""
     out = net.conv(
         layer,
         batch,
@@ -51,7 +51,7 @@ def mean_pool(net: Net, layer: str, batch: int, channels: int, size: Size) -> No
     net.reduction("pool", layer, batch * channels, size[0] * size[1])
 
 
-def vision_info(config: Config, request: Request, size: int, layers: int, hidden: int) -> dict[str, Any]:
+def vision_info(config: Config, size: int, layers: int, hidden: int) -> dict[str, Any]:
     """Facts about a network without attention caches, for `Workload.info`."""
     return {
         "family": config.word("model_type"),
@@ -91,8 +91,8 @@ def _resnet(config: Config, request: Request) -> Workload:
             _resnet_block(net, again, batch, outputs, outputs, size, 1, depth - 1, bottleneck, first_conv)
         inputs = outputs
     mean_pool(net, "pool", batch, inputs, size)
-    net.linear("classifier", batch, inputs, num_labels(config), bias=True, head=True)
-    info = vision_info(config, request, image, sum(depths), inputs)
+    classifier(net, config, inputs)
+    info = vision_info(config, image, sum(depths), inputs)
     return net.build(info=info, notes=image_notes(config, request))
 
 
@@ -112,7 +112,11 @@ def _resnet_block(
     if bottleneck:
         narrow = max(1, outputs // 4)
         one, three = (stride, 1) if first_conv else (1, stride)
-        convs = ((inputs, narrow, 1, one), (narrow, narrow, 3, three), (narrow, outputs, 1, 1))
+        convs: tuple[tuple[int, int, int, int], ...] = (
+            (inputs, narrow, 1, one),
+            (narrow, narrow, 3, three),
+            (narrow, outputs, 1, 1),
+        )
     else:
         convs = ((inputs, outputs, 3, stride), (outputs, outputs, 3, 1))
     if inputs != outputs or stride != 1:
@@ -156,8 +160,8 @@ def _vgg(config: Config, request: Request) -> Workload:
     for name, reads in (("fc1", inputs * places), ("fc2", width)):
         net.linear(f"classifier.{name}", batch, reads, width, bias=True)
         net.elementwise("relu", f"classifier.{name}.activation", batch * width)
-    net.linear("classifier.fc3", batch, width, num_labels(config), bias=True, head=True)
-    info = vision_info(config, request, image, sum(depths) + 3, inputs)
+    classifier(net, config, width)
+    info = vision_info(config, image, sum(depths) + 3, inputs)
     return net.build(info=info, notes=image_notes(config, request))
 
 
@@ -184,18 +188,14 @@ def _convnext(config: Config, request: Request) -> Workload:
         _convnext_blocks(net, f"stages.{stage}.*", batch, width, size, depth, scaled)
     mean_pool(net, "pool", batch, hidden[-1], size)
     net.norm("layer_norm", "final_norm", batch, hidden[-1], bias=True)
-    net.linear("classifier", batch, hidden[-1], num_labels(config), bias=True, head=True)
-    info = vision_info(config, request, image, sum(depths), hidden[-1])
+    classifier(net, config, hidden[-1])
+    info = vision_info(config, image, sum(depths), hidden[-1])
     return net.build(info=info, notes=image_notes(config, request))
 
 
-def _convnext_blocks(
-    net: Net, layer: str, batch: int, width: int, size: Size, count: int, scaled: bool
-) -> None:
+def _convnext_blocks(net: Net, layer: str, batch: int, width: int, size: Size, count: int, scaled: bool) -> None:
     places = batch * size[0] * size[1]
-    net.conv(
-        f"{layer}.depthwise", batch, (width, width), size, (7, 7), padding=3, groups=width, bias=True, count=count
-    )
+    net.conv(f"{layer}.depthwise", batch, (width, width), size, (7, 7), padding=3, groups=width, bias=True, count=count)
     net.copy(f"{layer}.channels_last", places * width, count=count)
     net.norm("layer_norm", f"{layer}.norm", places, width, bias=True, count=count)
     net.linear(f"{layer}.up_proj", places, width, 4 * width, bias=True, count=count)

@@ -151,7 +151,10 @@ def decoder_workload(model: Decoder, config: Config, request: Request) -> Worklo
     notes = list(model.notes)
     if model.moe and model.moe.format and request.weight_dtype is None and request.dtype in ("bf16", "fp16"):
         net.expert_dtype = model.moe.format
-        notes.append(f"experts in {model.moe.format}, as the checkpoint holds them; weight_dtype={request.dtype!r} prices them unpacked")
+        notes.append(
+            f"experts in {model.moe.format}, as the checkpoint holds them;"
+            f" weight_dtype={request.dtype!r} prices them unpacked"
+        )
     net.begin_pass("prefill", tokens=request.batch * prompt)
     _emit_pass(net, model, prompt, 0)
     net.weight(model.extra_parameters)
@@ -265,9 +268,9 @@ def _emit_head(net: Net, model: Decoder, tokens: int, scored: int) -> None:
         net.linear("project_out", tokens, hidden, width)
     if net.request.logits == "none":
         return
-    net.linear(
-        "lm_head", scored, width, model.vocab_size, bias=model.head_bias, stored=0 if model.tied else 1, shard="out", head=True
-    )
+    stored = 0 if model.tied else 1
+    vocab = model.vocab_size
+    net.linear("lm_head", scored, width, vocab, bias=model.head_bias, stored=stored, shard="out", head=True)
     if model.capped_logits:
         net.elementwise("tanh", "lm_head.cap", scored * model.vocab_size, shard="out", flop=ACTIVATION_FLOP["tanh"] + 2)
 
@@ -279,7 +282,8 @@ def _emit_attention(net: Net, model: Decoder, queries: int, past: int) -> None:
     wide, narrow = model.num_heads * dim, model.num_kv_heads * dim
     path = "layers.*.attention"
     if model.fused_qkv:
-        net.linear(f"{path}.qkv_proj", tokens, hidden, wide + 2 * narrow, bias=model.qkv_bias, count=layers, shard="out")
+        fused = wide + 2 * narrow
+        net.linear(f"{path}.qkv_proj", tokens, hidden, fused, bias=model.qkv_bias, count=layers, shard="out")
     else:
         for name, outputs in (("q_proj", wide), ("k_proj", narrow), ("v_proj", narrow)):
             net.linear(f"{path}.{name}", tokens, hidden, outputs, bias=model.qkv_bias, count=layers, shard="out")
@@ -371,13 +375,12 @@ def _emit_absorbed(net: Net, model: Decoder, mla: Mla, past: int, formats: dict[
     usual = (mla.kv_rank, mla.nope_dim, mla.rope_dim, mla.value_dim) == (512, 128, 64, 128)
 
     def fold(name: str, stage: str, inputs: int, outputs: int) -> None:
-        format = net.request.gemm_dtype
         if usual:
             columns: dict[str, Any] = {"num_tokens": batch, "num_heads": heads, "bmm_stage": stage}
-            net.op("mla_bmm", f"{path}.{name}", count=layers, shard="out", dtype=format, **columns)
+            net.op("mla_bmm", f"{path}.{name}", count=layers, shard="out", dtype=net.request.gemm_dtype, **columns)
         else:
             columns = {"batch": heads, "m": batch, "n": outputs, "k": inputs}
-            net.op("batched_gemm", f"{path}.{name}", count=layers, shard="out", dtype=format, **columns)
+            net.op("batched_gemm", f"{path}.{name}", count=layers, shard="out", dtype=net.request.gemm_dtype, **columns)
 
     fold("absorb_key", "pre", mla.nope_dim, mla.kv_rank)
     shape: dict[str, Any] = {"batch_size": batch, "query_len": 1, "past_len": past, "num_heads": heads}
@@ -422,8 +425,6 @@ def _emit_moe(net: Net, model: Decoder, moe: Moe, tokens: int) -> None:
         experts=moe.num_experts,
         bias=moe.bias,
         count=count,
-        # One all-reduce sums routed and shared experts: it stands behind the shared ones where there are any.
-        shard="none" if moe.shared_inter_size else "in",
     )
     if moe.shared_inter_size:
         _emit_mlp(net, model, f"{path}.shared", tokens, moe.shared_inter_size, count)

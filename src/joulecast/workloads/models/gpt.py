@@ -1,4 +1,4 @@
-"""Decoders with layer norms and (mostly) plain MLPs: GPT-2, GPT-J, GPT-NeoX, OPT, BLOOM, Falcon, MPT, Phi-2, StarCoder2, StableLM."""
+"""Decoders with layer norms: GPT-2, GPT-J, GPT-NeoX, OPT, BLOOM, Falcon, MPT, Phi-2, StarCoder2, StableLM."""
 
 from __future__ import annotations
 

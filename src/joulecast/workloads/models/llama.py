@@ -158,9 +158,7 @@ def _siglip_parameters(vision: Config, text_hidden: int) -> int:
 
 
 def _phi3(config: Config) -> Decoder:
-    return llama_like(
-        config, fused_qkv=True, fused_gate_up=True, windows=sliding_layers(config, lambda _: True)
-    )
+    return llama_like(config, fused_qkv=True, fused_gate_up=True, windows=sliding_layers(config, lambda _: True))
 
 
 def _olmo2(config: Config) -> Decoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from joulecast.workloads.config import Config
 from joulecast.workloads.models.convolutional import Size, conv_norm_act, mean_pool, vision_info
 from joulecast.workloads.models.net import Net, activation, no_generation
-from joulecast.workloads.models.vision import Tower, emit_layers, image_notes, image_size, num_labels
+from joulecast.workloads.models.vision import Tower, classifier, emit_layers, image_notes, image_size
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload
 
@@ -45,8 +45,8 @@ def _mobilevit(config: Config, request: Request) -> Workload:
     conv_norm_act(net, "expand", batch, (neck[5], neck[6]), size, 1, act=act)
     mean_pool(net, "pool", batch, neck[6], size)
     if any(name.endswith("ForImageClassification") for name in config.words("architectures")):
-        net.linear("classifier", batch, neck[6], num_labels(config), bias=True, head=True)
-    info = vision_info(config, request, image, sum((2, 4, 3)), neck[6])
+        classifier(net, config, neck[6])
+    info = vision_info(config, image, sum((2, 4, 3)), neck[6])
     return net.build(info=info, notes=image_notes(config, request))
 
 

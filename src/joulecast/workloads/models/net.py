@@ -13,9 +13,7 @@ from joulecast.workloads.request import Request
 from joulecast.workloads.table import Memory, Workload, WorkloadBuilder
 
 #: Arithmetic of one element of each activation [FLOP]; erf and exp counted as about eight.
-ACTIVATION_FLOP: Mapping[str, float] = MappingProxyType(
-    {"relu": 1, "gelu": 10, "silu": 10, "tanh": 10, "sigmoid": 10}
-)
+ACTIVATION_FLOP: Mapping[str, float] = MappingProxyType({"relu": 1, "gelu": 10, "silu": 10, "tanh": 10, "sigmoid": 10})
 _ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu",
     "quick_gelu": "gelu", "gelu_10": "gelu", "silu": "silu", "swish": "silu", "swiglu": "silu", "relu": "relu",
@@ -82,12 +80,12 @@ class Net:
         head: bool = False,
     ) -> None:
         """A dense layer; its bias is added by the multiply. `head`: one that stays in 16 bit."""
-        format = self.request.head_dtype if head else self.request.gemm_dtype
+        multiplied = self.request.head_dtype if head else self.request.gemm_dtype
         held = count if stored is None else stored
-        self.weight(inputs * outputs, stored=held, format=format)
+        self.weight(inputs * outputs, stored=held, format=multiplied)
         if bias:
             self.weight(outputs, stored=held)
-        self.builder.add("gemm", layer=layer, count=count, shard=shard, m=rows, n=outputs, k=inputs, dtype=format)
+        self.builder.add("gemm", layer=layer, count=count, shard=shard, m=rows, n=outputs, k=inputs, dtype=multiplied)
         self._alive(rows * (inputs + outputs))
 
     def norm(
@@ -185,7 +183,8 @@ class Net:
             raise InputError(f"{layer}: {inputs} and {outputs} channels do not divide into {groups} groups")
         height, width = ((n + 2 * padding - k) // stride + 1 for n, k in zip(size, kernel, strict=True))
         if height < 1 or width < 1:
-            raise InputError(f"an image of {size[0]} x {size[1]} at {layer} is smaller than its {kernel[0]} x {kernel[1]} filter")
+            image, filter_size = f"{size[0]} x {size[1]}", f"{kernel[0]} x {kernel[1]}"
+            raise InputError(f"an image of {image} at {layer} is smaller than its {filter_size} filter")
         self.weight(inputs // groups * outputs * kernel[0] * kernel[1], stored=count, format=self.request.gemm_dtype)
         if bias:
             self.weight(outputs, stored=count)
@@ -219,9 +218,11 @@ class Net:
         experts: int,
         bias: bool = False,
         count: float = 1,
-        shard: str = "in",
     ) -> None:
-        """The routed experts of a layer: gated MLPs, `topk` of them for each token."""
+        """The routed experts of a layer: gated MLPs, `topk` of them for each token.
+
+        Layouts divide them by columns of their own, so that they are marked whole here.
+        """
         self.weight(3 * hidden * inter * experts, stored=count, format=self.expert_dtype)
         if bias:
             self.weight((2 * inter + hidden) * experts, stored=count)
@@ -229,7 +230,6 @@ class Net:
             "moe",
             layer=layer,
             count=count,
-            shard=shard,
             num_tokens=tokens,
             hidden_size=hidden,
             inter_size=inter,
@@ -246,7 +246,7 @@ class Net:
 
     def build(self, *, info: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Workload:
         """The workload, with its parameters and memory."""
-        alive = (2 * self.stream_elements + self._largest_elements) * self._act_bytes
+        alive = float((2 * self.stream_elements + self._largest_elements) * self._act_bytes)
         request = self.request
         facts = {
             "model": self.builder.name,
@@ -282,9 +282,7 @@ def token_counts(config: Config, request: Request, limit: int | None, default: i
         prompt = max(1, min(default, room))
     if limit is not None and prompt + request.generate_tokens > limit:
         more = f" + {request.generate_tokens} generated" if request.generate_tokens else ""
-        raise InputError(
-            f"{shortened(config.name)} takes at most {limit} tokens a sequence, asked for {prompt}{more}"
-        )
+        raise InputError(f"{shortened(config.name)} takes at most {limit} tokens a sequence, asked for {prompt}{more}")
     return prompt
 
 

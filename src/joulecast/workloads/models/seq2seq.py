@@ -221,9 +221,7 @@ def _emit_qkv(net: Net, stack: Stack, path: str, rows: int, kv_rows: int) -> Non
     for name, count, bias in (("q_proj", rows, True), ("k_proj", kv_rows, False), ("v_proj", kv_rows, True)):
         if count:
             biased = bias and stack.bias
-            net.linear(
-                f"{path}.{name}", count, stack.hidden, stack.width, bias=biased, count=stack.layers, shard="out"
-            )
+            net.linear(f"{path}.{name}", count, stack.hidden, stack.width, bias=biased, count=stack.layers, shard="out")
 
 
 def _emit_cross(net: Net, stack: Stack, path: str, queries: int, keys: int) -> None:
@@ -243,9 +241,7 @@ def _emit_cross(net: Net, stack: Stack, path: str, queries: int, keys: int) -> N
 
 
 def _emit_out(net: Net, stack: Stack, path: str, rows: int) -> None:
-    net.linear(
-        f"{path}.o_proj", rows, stack.width, stack.hidden, bias=stack.bias, count=stack.layers, shard="in"
-    )
+    net.linear(f"{path}.o_proj", rows, stack.width, stack.hidden, bias=stack.bias, count=stack.layers, shard="in")
     net.elementwise("add", f"{path}_residual", rows * stack.hidden, inputs=2, count=stack.layers)
 
 
@@ -258,9 +254,7 @@ def _emit_mlp(net: Net, stack: Stack, path: str, rows: int) -> None:
     if stack.gated:
         net.glu(stack.activation, f"{path}.mlp.glu", rows * stack.inter, count=stack.layers)
     else:
-        net.elementwise(
-            stack.activation, f"{path}.mlp.activation", rows * stack.inter, count=stack.layers, shard="out"
-        )
+        net.elementwise(stack.activation, f"{path}.mlp.activation", rows * stack.inter, count=stack.layers, shard="out")
     net.linear(
         f"{path}.mlp.down_proj", rows, stack.inter, stack.hidden, bias=stack.bias, count=stack.layers, shard="in"
     )

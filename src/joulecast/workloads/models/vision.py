@@ -49,12 +49,19 @@ def image_notes(config: Config, request: Request) -> tuple[str, ...]:
     return (f"{shortened(config.name)} takes images: prompt_tokens is not used",)
 
 
-def num_labels(config: Config) -> int:
-    """Classes of the head: `num_labels`, `num_classes` or the entries of `id2label`; 1,000 (ImageNet) where none is told."""
+def classifier(net: Net, config: Config, features: int) -> None:
+    """The head of an image classifier, unless no logits are asked for.
+
+    Its classes are `num_labels`, `num_classes` or the entries of `id2label`, else ImageNet's 1,000.
+    """
+    if net.request.logits == "none":
+        return
     labels = config.values.get("id2label")
     if isinstance(labels, Mapping) and labels and "num_labels" not in config:
-        return len(labels)
-    return config.size("num_labels", "num_classes", default=1000)
+        classes = len(labels)
+    else:
+        classes = config.size("num_labels", "num_classes", default=1000)
+    net.linear("classifier", net.request.batch, features, classes, bias=True, head=True)
 
 
 def emit_layers(net: Net, model: Tower, path: str, batch: int, length: int, *, causal: bool = False) -> None:
@@ -63,9 +70,7 @@ def emit_layers(net: Net, model: Tower, path: str, batch: int, length: int, *, c
     rows, hidden, count = batch * length, model.hidden, model.layers
     net.norm("layer_norm", f"{path}.attention_norm", rows, hidden, bias=True, count=count)
     for name in ("q_proj", "k_proj", "v_proj"):
-        net.linear(
-            f"{path}.attention.{name}", rows, hidden, hidden, bias=model.qkv_bias, count=count, shard="out"
-        )
+        net.linear(f"{path}.attention.{name}", rows, hidden, hidden, bias=model.qkv_bias, count=count, shard="out")
     shape: dict[str, Any] = {
         "batch_size": batch,
         "num_heads": model.heads,
@@ -115,16 +120,16 @@ def _vit(config: Config, request: Request) -> Workload:
     net.norm("layer_norm", "final_norm", batch * length, hidden, bias=True)
     # The checkpoint's own head: a classifier, or the bare model's pooler.
     if any(name.endswith("ForImageClassification") for name in config.words("architectures")):
-        net.linear("classifier", batch, hidden, num_labels(config), bias=True, head=True)
-    elif request.pooler:
-        net.linear("pooler", batch, hidden, hidden, bias=True)
-        net.elementwise("tanh", "pooler.activation", batch * hidden)
+        classifier(net, config, hidden)
     else:
-        net.weight(hidden * hidden + hidden, format=request.gemm_dtype)
+        pooled = config.size("pooler_output_size", default=hidden)
+        if request.pooler:
+            net.linear("pooler", batch, hidden, pooled, bias=True)
+            net.elementwise("tanh", "pooler.activation", batch * pooled)
+        else:
+            net.weight(hidden * pooled + pooled, format=request.gemm_dtype)
     net.stream_elements = batch * length * hidden
-    return net.build(
-        info={**_facts(config, model, size), "image_tokens": length}, notes=image_notes(config, request)
-    )
+    return net.build(info={**_facts(config, model, size), "image_tokens": length}, notes=image_notes(config, request))
 
 
 def _facts(config: Config, model: Tower, size: int) -> dict[str, Any]:
