@@ -99,5 +99,5 @@ def _refuse_type(model_type: str, name: str) -> NoReturn:
     hint = f"nearest: {' or '.join(near)}; " if near else ""
     whose = "" if name == model_type else f" of {shortened(name, 60)}"
     raise InputError(
-        f"model type {shortened(model_type, 40)!r}{whose} is not supported: {hint}supported: {', '.join(known)}"
+        f"model type {shortened(model_type, 40)!r}{whose} is not supported; {hint}supported: {', '.join(known)}"
     )

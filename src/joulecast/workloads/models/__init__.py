@@ -31,7 +31,7 @@ def builder(model_type: str) -> Builder | None:
 
 def model_types() -> tuple[str, ...]:
     """All model types that have a builder."""
-    return tuple(sorted(name for module in MODULES for name in _builders(module)))
+    return tuple(sorted((name for module in MODULES for name in _builders(module)), key=str.lower))
 
 
 @cache
