@@ -34,6 +34,8 @@ class TimeCoefficients:
         Of the host that the rows were measured from, where it started each kernel by itself: the shortest time
         it can take between two clock readings, and the part of it before the kernel starts. Needed to compare
         with measured times; no part of the kernel's. [us]
+    scale : float
+        Factor on the time that whole passes of models show, beside what kernels alone show.
     provenance : str
         One of `PROVENANCES`.
     source : str
@@ -60,6 +62,7 @@ class TimeCoefficients:
     latency_factor: float = 1.0
     host_us: float = 0.0
     host_lead_us: float = 0.0
+    scale: float = 1.0
     provenance: str = "spec sheet"
     source: str = "defaults for a GPU without measured kernels"
     rows: int = 0
@@ -134,13 +137,25 @@ class PowerCoefficients:
 
 @dataclass(frozen=True)
 class HostCoefficients:
-    """Cost of starting kernels from a host. [us a launch], and of a pass. [us]"""
+    """What starting kernels costs a host.
 
-    eager_us: float = 28.0
-    compiled_us: float = 8.0
-    cuda_graph_us: float = 1.3
-    provenance: str = "fitted"
-    source: str = ""
+    Attributes
+    ----------
+    eager_us, compiled_us, cuda_graph_us : float
+        Cost of a launch by launch mode. [us]
+    module_us : float
+        Added cost in eager mode of calling a module with weights (linear, convolution, attention). [us]
+    provenance, source : str
+    rows : int
+    """
+
+    eager_us: float = 9.0
+    compiled_us: float = 6.0
+    cuda_graph_us: float = 1.0
+    module_us: float = 20.0
+    provenance: str = "spec sheet"
+    source: str = "typical of a server of 2023"
+    rows: int = 0
 
     def launch_us(self, mode: str) -> float:
         """Cost of a launch in `mode` (``eager``, ``compiled`` or ``cuda_graph``). [us]"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from joulecast.bounds.dtypes import CODES as _FORMATS
 from joulecast.coefficients import store
 from joulecast.coefficients.schema import (
     GpuCoefficients,
@@ -37,6 +38,29 @@ def distance(a: Gpu, b: Gpu) -> float:
     memory = 0.0 if a.dram_type.upper()[:3] == b.dram_type.upper()[:3] else 0.7
     size = 0.1 * abs(a.sm_count - b.sm_count) / max(a.sm_count, b.sm_count)
     return generations + memory + size
+
+
+#: Formats whose kernels are nearly the same; other pairs are `_OTHER_FORMAT` apart.
+_LIKE_FORMATS = ({"fp16", "bf16"}, {"fp8", "int8", "w8a8"}, {"w8a16", "w4a16"}, {"nvfp4", "mxfp4"})
+_OTHER_FORMAT = 0.8
+_OTHER_KERNEL = 2.0
+
+
+def group_distance(a: str, b: str) -> float:
+    """How unlike two groups of one family are, such as ``gelu/fp32`` and ``gelu/bf16``. Dimensionless."""
+    if a == b:
+        return 0.0
+    first, second = a.replace("@", "/").split("/"), b.replace("@", "/").split("/")
+    total = _OTHER_KERNEL * 0.5 * abs(len(first) - len(second))
+    for x, y in zip(first, second, strict=False):
+        if x == y:
+            continue
+        if any({x, y} <= like for like in _LIKE_FORMATS):
+            total += 0.05
+        else:
+            formats = x in _FORMATS and y in _FORMATS
+            total += _OTHER_FORMAT if formats else _OTHER_KERNEL
+    return total
 
 
 def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> list[tuple[float, Gpu, GpuCoefficients]]:
@@ -76,7 +100,7 @@ def time_coefficients(
         for key, fitted in coefficients.time.items():
             its_family, its_engine, its_group = key.split("/", 2)
             if its_family == family:
-                unlike = (its_group != group) * 3.0 + (its_engine != engine) * 0.4
+                unlike = group_distance(its_group, group) + (its_engine != engine) * 0.4
                 choices.append((far + unlike, key, other.name, fitted))
     if not choices:
         return TimeCoefficients()
@@ -163,10 +187,13 @@ def default_power(gpu: Gpu) -> PowerCoefficients:
 
 
 def host_coefficients(gpu: Gpu) -> HostCoefficients:
-    """Cost of a launch on the host that `gpu` was measured in, else on that of its nearest relative."""
+    """Cost of a launch on the host that `gpu` was measured in, else on that of a near relative, else the defaults.
+
+    GPUs of one generation sit in hosts of one age; beyond that a host says nothing of another.
+    """
     for far, other, coefficients in relatives(gpu):
-        if coefficients.host is not None:
+        if coefficients.host is not None and far < 1.0:
             if far == 0.0:
                 return coefficients.host
             return replace(coefficients.host, provenance="transferred", source=f"host of {other.name}")
-    return HostCoefficients(provenance="spec sheet", source="defaults")
+    return HostCoefficients()

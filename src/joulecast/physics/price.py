@@ -13,6 +13,7 @@ from joulecast.coefficients.transfer import power_coefficients, time_coefficient
 from joulecast.gpus import Gpu
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import Conditions, KernelWork
+from joulecast.physics.correction import correct
 from joulecast.physics.power import WorkEnergy, energy_parts_j, mean_power_w, work_energy
 from joulecast.physics.throttle import settled_clock_mhz
 from joulecast.physics.timing import (
@@ -113,8 +114,9 @@ def price(
         or time_coefficients(gpu, work.family, conditions.engine, group, exclude=exclude)
         for group in work.groups
     ]
-    times = module_times(work, gpu, parameters_by_row(per_group, work.group))
-    distance = np.zeros(len(work))
+    scale = np.array([one.scale for one in per_group])[work.group]
+    times = module_times(work, gpu, parameters_by_row(per_group, work.group), scale)
+    times, distance = correct(work, times, gpu, exclude, engine=conditions.engine)
     power = power or power_coefficients(gpu, exclude=exclude)
     kept = np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)
     spread = np.array([one.spread90 for one in per_group])
@@ -172,7 +174,7 @@ def bound_by(priced: Priced, clock_mhz: Any) -> npt.NDArray[np.intp]:
     """What bounds each operation at a clock, as an index into `BOUNDS`: the part that takes the longest."""
     times, gpu = priced.times, priced.gpu
     hertz = np.asarray(clock_mhz) * 1e6
-    rate = dram_rate_gb_s(times.dram_rate_gb_s, clock_mhz, gpu.sm_count) * 1e9
+    rate = dram_rate_gb_s(times.dram_rate_gb_s, clock_mhz, gpu) * 1e9
     parts = np.empty((len(BOUNDS), len(priced)))
     parts[:5] = times.core_cycles / hertz
     parts[5] = times.dram_bytes / rate

@@ -18,7 +18,8 @@ from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered, lower
-from joulecast.physics.power import POWER_MODULES
+from joulecast.physics.host import host_cost_us
+from joulecast.physics.power import POWER_MODULES, static_power_w
 from joulecast.physics.price import BOUNDS, Priced, bound_by, concatenated, module_energy_j, price, take
 from joulecast.physics.timeline import Passes, Run, run_phase
 from joulecast.physics.uncertainty import bounds, combined, of_sum
@@ -118,11 +119,11 @@ def predict_workload(
     memory = memory_need(workload, described, execution)
     if not ignore_memory:
         refuse_what_does_not_fit(workload, memory, described, execution)
-    host = _host(described, execution, host_us_per_launch)
+    host = _host(described, host_us_per_launch)
     lowered = lower(workload, described, execution)
     rows = _priced_rows(lowered, described, exclude)
     runs = {
-        phase: run_phase(_passes(lowered, rows, members, host, execution), clock, limit)
+        phase: run_phase(_passes(lowered, rows, members, host), clock, limit)
         for phase, members in _phases(workload, rows).items()
     }
     parts = _Parts(lowered, rows, runs, described, limit)
@@ -137,15 +138,14 @@ def predict_workload(
     return parts.prediction(memory, host, tuple(warnings))
 
 
-def _host(gpu: Gpu, execution: Execution, host_us_per_launch: float | None) -> tuple[float, str]:
-    """Cost of a launch [us] and its provenance."""
-    if host_us_per_launch is not None:
-        cost = number(host_us_per_launch, "host cost a launch", "us")
-        if cost < 0:
-            raise InputError(f"host cost a launch must be 0 us or more, got {cost:g}")
-        return cost, "measured"
-    fitted: HostCoefficients = host_coefficients(gpu)
-    return fitted.launch_us(execution.launch_mode), fitted.provenance
+def _host(gpu: Gpu, host_us_per_launch: float | None) -> HostCoefficients:
+    """Costs of the host: what was measured on the user's, else the fitted defaults."""
+    if host_us_per_launch is None:
+        return host_coefficients(gpu)
+    cost = number(host_us_per_launch, "host cost a launch", "us")
+    if cost < 0:
+        raise InputError(f"host cost a launch must be 0 us or more, got {cost:g}")
+    return HostCoefficients(cost, cost, cost, module_us=0.0, provenance="measured", source="given by the user")
 
 
 def _priced_rows(lowered: Lowered, gpu: Gpu, exclude: tuple[str, ...]) -> _Rows:
@@ -198,21 +198,21 @@ def _phases(workload: Workload, rows: _Rows) -> dict[str, npt.NDArray[np.intp]]:
     }
 
 
-def _passes(
-    lowered: Lowered, rows: _Rows, members: npt.NDArray[np.intp], host: tuple[float, str], execution: Execution
-) -> Passes:
+def _passes(lowered: Lowered, rows: _Rows, members: npt.NDArray[np.intp], host: HostCoefficients) -> Passes:
     ids, pass_of = np.unique(rows.pass_id[members], return_inverse=True)
     priced = rows.priced if members.size == len(rows.priced) else take(rows.priced, members)
     count = rows.count[members]
-    launches = np.bincount(pass_of, weights=count * priced.work.launches, minlength=ids.size)
-    if execution.launch_mode == "cuda_graph":
-        launches = launches / max(execution.pp, 1)  # stages replay their own graphs
+    kind_of = rows.kind_of[members]
+    cost_us = np.zeros(members.size)
+    for place, name in enumerate(rows.kinds):
+        those = kind_of == place
+        cost_us[those] = host_cost_us(name, priced.work.launches[those], host, lowered.execution.launch_mode)
     return Passes(
         priced=priced,
         count=count,
         pass_of=pass_of.astype(np.intp),
         repeats=np.array([lowered.workload.passes[i].repeats for i in ids], dtype=np.float64),
-        host_s=launches * host[0] * 1e-6,
+        host_s=np.bincount(pass_of, weights=count * cost_us, minlength=ids.size) * 1e-6,
     )
 
 
@@ -239,11 +239,7 @@ class _Parts:
 
     def waiting_j(self, run: Run) -> float:
         """Energy that one GPU's worth of the layout's other pipeline stages draws while one works. [J]"""
-        static_w = run.idle_j / run.idle_s if run.idle_s > 0 else None
-        if static_w is None:
-            from joulecast.physics.power import static_power_w
-
-            static_w = float(static_power_w(run.clock_mhz, self.gpu, self.rows.priced.power))
+        static_w = float(static_power_w(run.clock_mhz, self.gpu, self.rows.priced.power))
         return static_w * run.time_s * (self.execution.pp - 1)
 
     def phase(self, name: str) -> PhasePrediction:
@@ -303,7 +299,7 @@ class _Parts:
             out[name] = (float(lower), float(upper))
         return MappingProxyType(out)
 
-    def prediction(self, memory: Any, host: tuple[float, str], warnings: tuple[str, ...]) -> Prediction:
+    def prediction(self, memory: Any, host: HostCoefficients, warnings: tuple[str, ...]) -> Prediction:
         workload, rows, execution = self.lowered.workload, self.rows, self.execution
         phases = tuple(self.phase(name) for name in self.phase_names)
         time_s = sum(one.time_s for one in phases)
@@ -316,7 +312,7 @@ class _Parts:
         for code, name in enumerate(rows.families):
             worst[name] = int(rows.priced.provenance[rows.family_of == code].max())
         provenance = {name: PROVENANCES[code] for name, code in worst.items()}
-        provenance |= {"power": rows.priced.power.provenance, "host": host[1]}
+        provenance |= {"power": rows.priced.power.provenance, "host": host.provenance}
         longest = max(phases, key=lambda one: one.time_s)
         return Prediction(
             workload=workload.name,
@@ -349,7 +345,7 @@ class _Parts:
                     "tp": execution.tp,
                     "pp": execution.pp,
                     "ep": execution.ep,
-                    "host_us_per_launch": host[0],
+                    "host_us_per_launch": host.launch_us(execution.launch_mode),
                 }
             ),
         )

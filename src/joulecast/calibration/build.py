@@ -1,0 +1,55 @@
+"""Rebuilds coefficient files from the measured tables: kernels, then whole passes, then power."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from joulecast.calibration.kernels import fit_kernels
+from joulecast.calibration.pass_fit import fit_all_passes
+from joulecast.calibration.power_fit import fit_kernel_power
+from joulecast.coefficients import store
+from joulecast.coefficients.schema import GpuCoefficients
+
+#: Stages in the order in which they build on each other.
+STAGES = ("kernels", "power", "passes")
+
+
+def build(
+    folder: Path, out: Path, stages: tuple[str, ...] = STAGES, tell: Callable[[str], None] = lambda _: None
+) -> None:
+    """Fit everything that the tables of `folder` allow and write one file a GPU to `out`.
+
+    Parameters
+    ----------
+    folder : Path
+        The data folder.
+    out : Path
+        Where coefficient files are; those of other stages in them are kept.
+    stages : tuple of str
+        Which of `STAGES` to run anew.
+    tell : callable
+        Gets a line for each fit.
+    """
+    if "kernels" in stages:
+        for gpu, time in fit_kernels(folder, tell=tell).items():
+            kept = _read(out, gpu)
+            _write(out, replace(kept, time={**kept.time, **time}))
+    if "power" in stages:
+        for gpu, power in fit_kernel_power(folder, tell=tell).items():
+            _write(out, replace(_read(out, gpu), power=power))
+    if "passes" in stages:
+        for gpu, (time, power, host) in fit_all_passes(folder, tell=tell).items():
+            kept = _read(out, gpu)
+            _write(out, replace(kept, time={**kept.time, **time}, power=power, host=host))
+
+
+def _read(out: Path, gpu: str) -> GpuCoefficients:
+    path = out / f"{gpu}.toml"
+    return store.read(path) if path.is_file() else GpuCoefficients(gpu)
+
+
+def _write(out: Path, coefficients: GpuCoefficients) -> None:
+    store.write(coefficients, out / f"{coefficients.gpu}.toml")
+    store.load.cache_clear()

@@ -1,0 +1,300 @@
+"""Fits host, power and the scale of eager kernels on measured whole passes of models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients, TimeCoefficients
+from joulecast.errors import InputError
+from joulecast.gpus import Gpu, load_gpu
+from joulecast.kernels.work import MATHS, Conditions
+from joulecast.lowering.execution import Execution
+from joulecast.lowering.lower import lower
+from joulecast.physics.host import MODULES
+from joulecast.physics.power import core_scale
+from joulecast.physics.price import concatenated, price, take
+from joulecast.physics.timeline import pass_time_s
+from joulecast.physics.timing import duration_s
+from joulecast.workloads.energaizer import as_precision, read_trace
+from joulecast.workloads.table import COMMON, OpTable, Workload
+
+Floats = npt.NDArray[np.float64]
+
+_FP32_CODE = MATHS.index("fp32")
+
+
+@dataclass(frozen=True)
+class MeasuredPass:
+    """One measured run of a whole pass.
+
+    Attributes
+    ----------
+    label, model : str
+        Of the run, and of the model that is left out with it.
+    gpu : str
+    workload : Workload
+    clock_asked_mhz, clock_mhz : float
+        Locked clock, and the mean that the run had. [MHz]
+    time_s, power_w : float
+        Corrected for process start-up. [s, W]
+    time_raw_s, power_raw_w : float
+        As published.
+    """
+
+    label: str
+    model: str
+    gpu: str
+    workload: Workload
+    clock_asked_mhz: float
+    clock_mhz: float
+    time_s: float
+    power_w: float
+    time_raw_s: float
+    power_raw_w: float
+
+
+def read_passes(folder: Path, datasets: Sequence[str] | None = None) -> list[MeasuredPass]:
+    """Measured passes of the EnergAIzer data that have a trace, failed runs out.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``measurements.csv`` and ``traces/``.
+    datasets : sequence of str, optional
+        Only these.
+
+    Returns
+    -------
+    list of MeasuredPass
+
+    Raises
+    ------
+    InputError
+        If the folder does not hold them.
+    """
+    import polars as pl
+
+    path = folder / "measurements.csv"
+    if not path.is_file():
+        raise InputError(f"no measurements.csv in {folder}")
+    workloads: dict[tuple[str, str], Workload] = {}
+    out = []
+    for row in pl.read_csv(path, infer_schema_length=None).iter_rows(named=True):
+        if row["failed_run"] or not row["trace"] or (datasets and row["dataset"] not in datasets):
+            continue
+        key = (row["trace"], row["precision"])
+        if key not in workloads:
+            trace = read_trace(folder / "traces" / row["trace"])
+            workloads[key] = as_precision(trace, "fp32") if row["precision"] == "fp32" else trace
+        out.append(
+            MeasuredPass(
+                label=f"{row['dataset']} {row['model']} {row['precision']} b{row['batch']} s{row['seq_len']} "
+                f"{row['clock_target_mhz']}",
+                model=row["model"],
+                gpu=load_gpu(row["gpu"]).name,
+                workload=workloads[key],
+                clock_asked_mhz=float(row["clock_target_mhz"]),
+                clock_mhz=float(row["clock_mean_mhz"]),
+                time_s=row["time_ms"] * 1e-3,
+                power_w=float(row["power_w"]),
+                time_raw_s=row["time_ms_raw"] * 1e-3,
+                power_raw_w=float(row["power_w_raw"]),
+            )
+        )
+    return out
+
+
+@dataclass(frozen=True)
+class PassTable:
+    """What the fits need of `r` passes of one GPU, at the clock each had.
+
+    Attributes
+    ----------
+    gpu : Gpu
+    keys : tuple of str
+        ``family/engine/group`` of the columns of `kernel_s`.
+    kernel_s : ndarray, shape (r, k)
+        Time of all kernels of each key, unscaled, launch costs apart. [s]
+    launches, modules : ndarray, shape (r,)
+        Kernels started, and calls of modules with weights.
+    work : ndarray, shape (r, w)
+        Work by energy parameter (see `ENERGIES`): FLOP, results or bytes; the core's already times voltage squared.
+    busy : ndarray, shape (r, k)
+        Time of each key's kernels weighted by the share of SMs in use. [s]
+    drive : ndarray, shape (r,)
+        Voltage squared times clock over the rate clock.
+    time_s, power_w : ndarray, shape (r,)
+    models : ndarray of str
+    """
+
+    gpu: Gpu
+    keys: tuple[str, ...]
+    kernel_s: Floats
+    launches: Floats
+    modules: Floats
+    work: Floats
+    busy: Floats
+    drive: Floats
+    time_s: Floats
+    power_w: Floats
+    models: npt.NDArray[np.str_]
+
+    def take(self, rows: Any) -> PassTable:
+        """The passes at `rows`."""
+        names = ("kernel_s", "launches", "modules", "work", "busy", "drive", "time_s", "power_w", "models")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+
+#: Energies that passes tell apart, with prior and the width of the prior in natural logarithms.
+ENERGIES: dict[str, tuple[float, float]] = {
+    "tensor": (0.45, 0.5),
+    "cuda": (4.0, 0.5),
+    "sfu": (8.0, 0.5),
+    "shared": (2.0, 0.4),
+    "l2": (12.0, 0.4),
+    "dram": (70.0, 0.4),
+}
+
+
+def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTable:
+    """Lower and price the passes of one GPU. `power` gives the voltage curve."""
+    gpu = load_gpu(runs[0].gpu)
+    execution = Execution(launch_mode="eager", attention="eager")
+    conditions = Conditions(engine="pytorch", residency="stream")
+    keys: dict[str, int] = {}
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        lowered = lower(run.workload, gpu, execution)
+        times: dict[str, float] = {}
+        busy: dict[str, float] = {}
+        launches = modules = 0.0
+        work = np.zeros(len(ENERGIES))
+        scale = float(core_scale(run.clock_mhz, gpu, power))
+        for table in lowered.tables.values():
+            shapes = OpTable(table.kind, {k: v for k, v in table.columns.items() if k not in COMMON})
+            priced = price(shapes, gpu, conditions, power=power)
+            count = table["count"]
+            seconds = duration_s(priced.times, gpu, run.clock_mhz)
+            for code, group in enumerate(priced.work.groups):
+                mask = priced.work.group == code
+                if mask.any():
+                    key = f"{priced.work.family}/pytorch/{group}"
+                    keys.setdefault(key, len(keys))
+                    times[key] = times.get(key, 0.0) + float(count[mask] @ seconds[mask])
+                    busy[key] = busy.get(key, 0.0) + float(count[mask] @ (seconds * priced.energy.busy)[mask])
+            launches += float(count @ priced.work.launches)
+            modules += float(count.sum()) if table.kind in MODULES else 0.0
+            w = priced.work
+            work += np.array(
+                [count @ getattr(w, name) for name in
+                 ("tensor_flop", "cuda_flop", "sfu_ops", "shared_bytes", "l2_bytes", "dram_bytes")]
+            ) * np.array([scale] * 5 + [1.0])  # fmt: skip
+        rows.append({"times": times, "busy": busy, "launches": launches, "modules": modules, "work": work,
+                     "drive": scale * run.clock_mhz / gpu.rate_clock_mhz})  # fmt: skip
+    order = tuple(keys)
+    return PassTable(
+        gpu=gpu,
+        keys=order,
+        kernel_s=np.array([[row["times"].get(key, 0.0) for key in order] for row in rows]),
+        launches=np.array([row["launches"] for row in rows]),
+        modules=np.array([row["modules"] for row in rows]),
+        work=np.array([row["work"] for row in rows]),
+        busy=np.array([[row["busy"].get(key, 0.0) for key in order] for row in rows]),
+        drive=np.array([row["drive"] for row in rows]),
+        time_s=np.array([run.time_s for run in runs]),
+        power_w=np.array([run.power_w for run in runs]),
+        models=np.array([run.model for run in runs]),
+    )
+
+
+@dataclass(frozen=True)
+class PassFit:
+    """Fitted on passes: scale of each key's kernel times, host cost, and energies.
+
+    Attributes
+    ----------
+    scale : dict of str to float
+        Factor on the time of each ``family/engine/group``.
+    launch_us, module_us : float
+        Cost of a launch, and added cost of a module, in eager mode. [us]
+    energies : dict of str to float
+        pJ by the names of `ENERGIES`, and ``idle_w``, ``clocked_w``, ``active_w``. [pJ, W]
+    """
+
+    scale: dict[str, float]
+    launch_us: float
+    module_us: float
+    energies: dict[str, float]
+
+
+def predicted_time_s(table: PassTable, log_scale: Floats, launch_us: float, module_us: float) -> tuple[Floats, Floats]:
+    """Time of each pass, and the GPU's part of it. [s]"""
+    gpu_s = table.kernel_s @ np.exp(log_scale)
+    return pass_time_s(gpu_s, (table.launches * launch_us + table.modules * module_us) * 1e-6), gpu_s
+
+
+def fit_passes(table: PassTable, idle_w: tuple[float, float]) -> PassFit:
+    """Fit time, then power, with relative loss and priors.
+
+    Parameters
+    ----------
+    table : PassTable
+    idle_w : (float, float)
+        Prior of idle power at low clock, and of what the clocked core adds at the rate clock. [W]
+
+    Returns
+    -------
+    PassFit
+    """
+    from scipy.optimize import least_squares
+
+    k, r = len(table.keys), len(table.time_s)
+    share = (table.kernel_s / table.kernel_s.sum(axis=1, keepdims=True)).max(axis=0)
+    host_prior = np.log([9.0, 20.0])
+
+    def time_residuals(theta: Floats) -> Floats:
+        time_s, _ = predicted_time_s(table, theta[:k], *np.exp(theta[k:]))
+        fit = np.log(time_s / table.time_s)
+        prior = theta[:k] / 0.25 * np.where(share > 0.02, 1.0, 3.0)
+        return np.concatenate([_robust(fit) / np.sqrt(r), 0.02 * prior, 0.01 * (theta[k:] - host_prior) / 0.5])
+
+    start = np.append(np.zeros(k), host_prior)
+    bound = np.append(np.full(k, 1.2), [2.0, 2.0])
+    time_fit = least_squares(time_residuals, start, bounds=(start - bound, start + bound))
+    log_scale = time_fit.x[:k]
+    launch_us, module_us = (float(x) for x in np.exp(time_fit.x[k:]))
+
+    active = table.busy @ np.exp(log_scale)
+    names = [*ENERGIES, "idle_w", "clocked_w", "active_w"]
+    prior = np.log([*(p for p, _ in ENERGIES.values()), idle_w[0], max(idle_w[1], 1.0), 40.0])
+    width = np.array([*(w for _, w in ENERGIES.values()), 0.1, 0.3, 0.8])
+
+    def power_residuals(theta: Floats) -> Floats:
+        power = predicted_power_w(table, dict(zip(names, np.exp(theta), strict=True)), active, table.time_s)
+        return np.concatenate([_robust(np.log(power / table.power_w)) / np.sqrt(r), 0.01 * (theta - prior) / width])
+
+    power_fit = least_squares(power_residuals, prior, bounds=(prior - 2.0, prior + 2.0))
+    return PassFit(
+        scale=dict(zip(table.keys, (float(x) for x in np.exp(log_scale)), strict=True)),
+        launch_us=launch_us,
+        module_us=module_us,
+        energies=dict(zip(names, (float(x) for x in np.exp(power_fit.x)), strict=True)),
+    )
+
+
+def predicted_power_w(table: PassTable, energies: dict[str, float], active_s: Floats, time_s: Floats) -> Floats:
+    """Mean power of each pass over `time_s`. [W]"""
+    picojoules = np.array([energies[name] for name in ENERGIES])
+    static = energies["idle_w"] + energies["clocked_w"] * table.drive
+    return static + (energies["active_w"] * table.drive * active_s + table.work @ picojoules * 1e-12) / time_s
+
+
+def _robust(residual: Floats) -> Floats:
+    """Square root of a pseudo-Huber loss with its knee at 10 %."""
+    return np.asarray(np.sign(residual) * np.sqrt(0.02 * (np.sqrt(1 + (residual / 0.1) ** 2) - 1)))
