@@ -107,7 +107,7 @@ def correction_features(work: KernelWork, times: ModuleTimes, gpu: Gpu) -> Singl
     n = len(work)
     hertz = gpu.rate_clock_mhz * 1e6
     total = duration_s(replace(times, scale=np.ones(n)), gpu, gpu.rate_clock_mhz)
-    dram = dram_rate_gb_s(times.dram_rate_gb_s, gpu.rate_clock_mhz, gpu.sm_count) * 1e9
+    dram = dram_rate_gb_s(times.dram_rate_gb_s, gpu.rate_clock_mhz, gpu) * 1e9
     shares = np.empty((len(CORE_MODULES) + 5, n), dtype=np.float32)
     in_cycles = 1.0 / (total * hertz)
     shares[:5] = times.core_cycles * in_cycles
