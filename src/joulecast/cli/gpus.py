@@ -95,11 +95,11 @@ def _list_page(rows: list[dict[str, Any]]) -> list[Block]:
         )
         for row in rows
     )
-    headers = ("", "", "SMs", "MHz", "TFLOP/s", "GiB", "GB/s", "W", "fitted")
+    headers = ("", "", "SMs", "MHz", "TFLOP/s", "GiB", "GB/s", "W", "fit")
     legend = Facts(
         (
             ("TFLOP/s", ("fp16 on tensor cores, dense",)),
-            ("fitted", ("coefficients from measured kernels; the others take those of their relatives",)),
+            ("fit", ("coefficients from its own measured kernels; the others borrow those of a relative",)),
         ),
         "dim",
         10,

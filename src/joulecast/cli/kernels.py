@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +16,15 @@ from joulecast.reports import files, text
 from joulecast.reports.tables import Block, Facts, Table
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from joulecast.scenarios.kernels import KernelTable
 
 #: Rows that a page for people shows.
 MOST_ROWS = 40
+
+#: Characters of a shape that a page for people shows.
+WIDEST_SHAPE = 28
 
 
 def kernels(
@@ -48,7 +54,7 @@ def kernels(
 ) -> None:
     """Time, power and energy of single kernels.
 
-    joulecast kernels gemm --gpu h200 --set m=1,512,8192 --set n=4096 --set k=4096
+    joulecast kernels gemm --gpu h200 --set m=1,512 --set n=4096 --set k=4096 --set dtype=bf16
     """
     parquet = output is not None and output.suffix.lower() == ".parquet" and not (json or csv)
     form = "parquet" if parquet else chosen_format(json, csv, output)
@@ -61,13 +67,13 @@ def kernels(
     table = jc.predict_kernels(op, shapes, gpu, clock_mhz=clock_mhz, power_limit_w=limit_w, ignore_extra=ignore_extra)
     if output is not None and parquet:
         buffer = io.BytesIO()
-        table.to_polars().write_parquet(buffer)
+        _frame(table, shapes).write_parquet(buffer)
         files.write_atomic(output, buffer.getvalue())
         return
     answer = Answer(
         lambda: _page(table, shapes),
-        lambda: {"schema": "joulecast.kernels/1", "op": op, "columns": {name: table[name] for name in table.names}},
-        lambda: _rows(table),
+        lambda: {"schema": "joulecast.kernels/1", "op": op, "rows": _rows(table, shapes)},
+        lambda: _rows(table, shapes),
     )
     give(answer, form, output)
 
@@ -77,17 +83,33 @@ def add_to(app: typer.Typer) -> None:
     app.command("kernels")(kernels)
 
 
-def _rows(table: KernelTable) -> list[dict[str, Any]]:
-    lists = [table[name].tolist() for name in table.names]
-    return [dict(zip(table.names, values, strict=True)) for values in zip(*lists, strict=True)]
+def _rows(table: KernelTable, shapes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One mapping a row: what was given, then what was found."""
+    n = len(table)
+    given = {name: column if isinstance(column, list) else [column] * n for name, column in shapes.items()}
+    columns = {name: column * n if len(column) == 1 else column for name, column in given.items()}
+    columns |= {name: table[name].tolist() for name in table.names}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _frame(table: KernelTable, shapes: Mapping[str, Any]) -> pl.DataFrame:
+    import polars as pl
+
+    found = table.to_polars()
+    given = [
+        pl.Series(name, column * len(table) if len(column) == 1 else column, strict=False)
+        for name, column in ((name, c if isinstance(c, list) else [c]) for name, c in shapes.items())
+        if name not in found.columns
+    ]
+    return found.select(*given, *found.columns)
 
 
 def _page(table: KernelTable, shapes: dict[str, Any]) -> list[Block]:
-    rows = _rows(table)
-    varying = {name: column for name, column in shapes.items() if isinstance(column, list) and len(column) == len(rows)}
+    rows = _rows(table, shapes)
+    varying = [name for name, column in shapes.items() if isinstance(column, list) and len(set(column)) > 1]
     cells: list[tuple[str, ...]] = []
     for i, row in enumerate(rows[:MOST_ROWS]):
-        shape = " ".join(f"{name}={column[i]}" for name, column in varying.items()) or str(i)
+        shape = text.in_middle(" ".join(f"{name}={row[name]}" for name in varying) or str(i), WIDEST_SHAPE)
         if row["note"] and row["time_s"] != row["time_s"]:
             cells.append((shape, f"no answer: {row['note']}"))
             continue
@@ -103,7 +125,7 @@ def _page(table: KernelTable, shapes: dict[str, Any]) -> list[Block]:
             )
         )
     headers = ("", "time", "power", "energy", "clock", "bound by", "provenance")
-    blocks: list[Block] = [Table(headers, tuple(cells), "lrrrrll", elastic=0)]
+    blocks: list[Block] = [Table(headers, tuple(cells), "lrrrrll")]
     if len(rows) > MOST_ROWS:
         blocks.append(
             Facts((("", (f"{len(rows) - MOST_ROWS:,} more rows: --csv, --json or --output gives all",)),), "dim", 0)

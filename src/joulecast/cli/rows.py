@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,57 +32,50 @@ class Outcome:
 
 def total_row(prediction: Prediction, money: Money | None) -> dict[str, Any]:
     """The figures over all phases, by name with unit."""
-    figures: dict[str, Any] = {"phase": "total", "passes": None}
-    for figure in FIGURES:
-        figures |= _with_interval(figure, getattr(prediction, figure), prediction.intervals)
-    tokens: dict[str, Any] = {
-        "tokens_in": sum(phase.tokens_in for phase in prediction.phases),
-        "tokens_out": sum(phase.tokens_out for phase in prediction.phases),
-        "tokens_per_s": prediction.tokens_per_s,
-        "energy_per_token_j": prediction.energy_per_token_j,
-        "energy_per_million_tokens_j": summary.energy_per_million_tokens_j(prediction),
-    }
-    if money is not None:
-        tokens["cost_per_million_tokens"] = summary.cost_per_million_tokens(prediction, money.price_per_kwh)
-        tokens["currency"] = money.currency
+    phases = prediction.phases
     return {
-        **figures,
-        **tokens,
+        "phase": "total",
+        "passes": None,
+        **_figures(prediction, money),
+        "tokens_in": summary.total(phase.tokens_in for phase in phases),
+        "tokens_out": summary.total(phase.tokens_out for phase in phases),
         "bound_by": prediction.bound_by,
         "clock_mhz": prediction.clock_mhz,
-        "throttled": any(phase.throttled for phase in prediction.phases),
-        "gpu_time_s": sum(phase.gpu_time_s for phase in prediction.phases),
-        "host_time_s": sum(phase.host_time_s for phase in prediction.phases),
+        "throttled": any(phase.throttled for phase in phases),
+        "gpu_time_s": summary.total(phase.gpu_time_s for phase in phases),
+        "host_time_s": summary.total(phase.host_time_s for phase in phases),
         "idle_share": summary.over_time(prediction, "idle_share"),
-        "flop": summary.total_flop(prediction),
-        "dram_bytes": summary.total_dram_bytes(prediction),
+        "flop": summary.total(phase.flop for phase in phases),
+        "dram_bytes": summary.total(phase.dram_bytes for phase in phases),
         "peak_flop_share": summary.over_time(prediction, "peak_flop_share"),
         "peak_dram_share": summary.over_time(prediction, "peak_dram_share"),
     }
 
 
-def phase_row(phase: PhasePrediction) -> dict[str, Any]:
+def phase_row(phase: PhasePrediction, money: Money | None) -> dict[str, Any]:
     """The figures of one phase, by the same names as `total_row`."""
-    figures: dict[str, Any] = {"phase": phase.phase, "passes": phase.passes}
-    for figure in FIGURES:
-        figures |= _with_interval(figure, getattr(phase, figure), phase.intervals)
+    own = ("tokens_in", "tokens_out", "bound_by", "clock_mhz", "throttled", "gpu_time_s", "host_time_s", "idle_share")
+    work = ("flop", "dram_bytes", "peak_flop_share", "peak_dram_share")
     return {
-        **figures,
-        "tokens_in": phase.tokens_in,
-        "tokens_out": phase.tokens_out,
-        "tokens_per_s": phase.tokens_per_s,
-        "energy_per_token_j": phase.energy_per_token_j,
-        "bound_by": phase.bound_by,
-        "clock_mhz": phase.clock_mhz,
-        "throttled": phase.throttled,
-        "gpu_time_s": phase.gpu_time_s,
-        "host_time_s": phase.host_time_s,
-        "idle_share": phase.idle_share,
-        "flop": phase.flop,
-        "dram_bytes": phase.dram_bytes,
-        "peak_flop_share": phase.peak_flop_share,
-        "peak_dram_share": phase.peak_dram_share,
+        "phase": phase.phase,
+        "passes": phase.passes,
+        **_figures(phase, money),
+        **{name: getattr(phase, name) for name in (*own, *work)},
     }
+
+
+def _figures(part: Prediction | PhasePrediction, money: Money | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for figure in FIGURES:
+        lower, upper = part.intervals[figure]
+        found |= {figure: getattr(part, figure), f"{figure}_lower": lower, f"{figure}_upper": upper}
+    found["tokens_per_s"] = part.tokens_per_s
+    found["energy_per_token_j"] = part.energy_per_token_j
+    found["energy_per_million_tokens_j"] = summary.energy_per_million_tokens_j(part)
+    if money is not None:
+        found["cost_per_million_tokens"] = summary.cost_per_million_tokens(part, money.price_per_kwh)
+        found["currency"] = money.currency
+    return found
 
 
 def document(outcomes: Sequence[Outcome], workload: str, money: Money | None, *, kernels: bool) -> dict[str, Any]:
@@ -109,7 +102,7 @@ def _document_of(outcome: Outcome, money: Money | None, kernels: bool) -> dict[s
         "power_limit_w": p.power_limit_w,
         "question": dict(p.info),
         "total": total_row(p, money),
-        "phases": [phase_row(phase) for phase in p.phases],
+        "phases": [phase_row(phase, money) for phase in p.phases],
         "memory": {
             "weights_gb": p.memory.weights_gb,
             "kv_cache_gb": p.memory.kv_cache_gb,
@@ -149,7 +142,10 @@ def csv_rows(outcomes: Sequence[Outcome], workload: str, money: Money | None) ->
             "fits": p.memory.fits,
             "error": None,
         }
-        rows += [{**shared, **row, **memory} for row in (*map(phase_row, p.phases), total_row(p, money))]
+        rows += [
+            {**shared, **row, **memory}
+            for row in (*(phase_row(phase, money) for phase in p.phases), total_row(p, money))
+        ]
     return rows
 
 
@@ -167,8 +163,3 @@ def kernel_csv_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         if outcome.prediction is not None
         for row in kernel_rows(outcome.prediction)
     ]
-
-
-def _with_interval(figure: str, value: float, intervals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    lower, upper = intervals[figure]
-    return {figure: value, f"{figure}_lower": lower, f"{figure}_upper": upper}

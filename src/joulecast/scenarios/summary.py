@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from joulecast.scenarios.prediction import Prediction
+from joulecast.scenarios.prediction import PhasePrediction, Prediction
 
 JOULES_PER_KWH = 3.6e6
 
@@ -41,17 +41,17 @@ def relative_half_width(value: float, interval: tuple[float, float]) -> float:
     return (upper - lower) / (2 * value) if value else math.nan
 
 
-def energy_per_million_tokens_j(prediction: Prediction) -> float:
-    """Energy of all GPUs for a million tokens (or images). [J]"""
+def energy_per_million_tokens_j(prediction: Prediction | PhasePrediction) -> float:
+    """Energy of all GPUs for a million tokens (or images), of the whole or of one phase. [J]"""
     return 1e6 * prediction.energy_per_token_j
 
 
-def cost_per_million_tokens(prediction: Prediction, price_per_kwh: float) -> float:
+def cost_per_million_tokens(prediction: Prediction | PhasePrediction, price_per_kwh: float) -> float:
     """Money for the electricity that the GPUs draw for a million tokens (or images).
 
     Parameters
     ----------
-    prediction : Prediction
+    prediction : Prediction or PhasePrediction
     price_per_kwh : float
         [currency/kWh]
 
@@ -61,16 +61,6 @@ def cost_per_million_tokens(prediction: Prediction, price_per_kwh: float) -> flo
         In the currency of the price. Cooling and the rest of the machine are not in it.
     """
     return energy_per_million_tokens_j(prediction) / JOULES_PER_KWH * price_per_kwh
-
-
-def total_flop(prediction: Prediction) -> float:
-    """Arithmetic over all phases. [FLOP]"""
-    return math.fsum(phase.flop for phase in prediction.phases)
-
-
-def total_dram_bytes(prediction: Prediction) -> float:
-    """Traffic to DRAM over all phases. [B]"""
-    return math.fsum(phase.dram_bytes for phase in prediction.phases)
 
 
 def over_time(prediction: Prediction, figure: str) -> float:
