@@ -35,7 +35,8 @@ RESIDENT = 1.0
 #: Blocks of a cluster that share what they read from L2, by architecture.
 _CLUSTER = {"hopper": 2.0, "blackwell": 2.0}
 
-#: Steps of the reduction that a block's prologue and epilogue last as long as. [B of a row]
+#: Steps of the reduction of a full tile that a block's prologue (descriptors of its expert's operands) and epilogue
+#: last as long as. [B of a row]
 _EDGE_BYTES = 1024.0
 
 #: Names by which engines call their default kernels.
@@ -90,8 +91,10 @@ def moe_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     columns = np.ceil(gates * inner / features), np.ceil(hidden / features)
     blocks = routed.tiles * columns[0], routed.tiles * columns[1]
     edge = _EDGE_BYTES / moved
-    depth = hidden + edge, inner + edge
-    flop = [2.0 * b * routed.tile * features * d for b, d in zip(blocks, depth, strict=True)]
+    flop = [
+        2.0 * b * features * (routed.tile * depth + TILE_LIMITS[1] * edge)
+        for b, depth in zip(blocks, (hidden, inner), strict=True)
+    ]
     slots = gpu.sm_count * RESIDENT
     (waves, fill_first), (_, fill_second) = tail_fill(blocks[0], slots), tail_fill(blocks[1], slots)
     fill = _both(flop[0], flop[1], fill_first, fill_second)
