@@ -21,6 +21,7 @@ from joulecast.workloads.kinds import KINDS
 from joulecast.workloads.models import model_types
 from joulecast.workloads.models.net import decode_steps
 from joulecast.workloads.request import Request
+from joulecast.workloads.sources import open_workload
 from joulecast.workloads.table import SHARDS, Workload, op_table
 
 # Tensors of the checkpoints on the Hugging Face hub, or of the class named; torchvision's table for VGG.
@@ -443,6 +444,14 @@ def test_a_config_file_gives_what_the_catalogue_gives(tmp_path: Path):
     assert theirs.memory == ours.memory
     assert theirs.name == "llama"
     assert read_config(folder / "config.json")["model_type"] == "llama"
+
+
+def test_a_config_of_timm_names_an_architecture_of_the_catalogue():
+    config = {"architecture": "vgg16", "num_classes": 1000, "pretrained_cfg": {"tag": "tv_in1k"}}
+    assert from_config(config, Request(batch=2)).parameters == 138_357_544
+    assert open_workload(config, batch=2).parameters == 138_357_544
+    with pytest.raises(UnknownNameError, match="unknown model 'coatnet_0'"):
+        from_config({"architecture": "coatnet_0"})
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def content_of_json(value: Any, name: str) -> str:
             raise InputError(f"{name} is a profiler (Chrome) trace: profiler traces aren't predicted from yet")
         if "joulecast" in value or "operations" in value:
             return "oplist"
-        if "model_type" in value or "architectures" in value:
+        if any(key in value for key in ("model_type", "architectures", "architecture")):
             return "config"
     elif isinstance(value, list):
         if not value:

@@ -1,129 +1,16 @@
-"""Decoder language models: one description of all of them, and the operations that it stands for."""
+"""Decoder language models: the operations that a description of one stands for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from joulecast.bounds.dtypes import dtype
 from joulecast.workloads.config import Config
+from joulecast.workloads.models.attention import emit_attention, emit_mla
+from joulecast.workloads.models.description import Decoder, Moe
 from joulecast.workloads.models.net import ACTIVATION_FLOP, Net, decode_steps, token_counts
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload
-
-
-@dataclass(frozen=True)
-class Mla:
-    """Multi-head latent attention: keys and values are kept as one latent vector a token."""
-
-    q_rank: int
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-
-
-@dataclass(frozen=True)
-class Moe:
-    """A mixture of experts in place of the MLP of `num_layers` layers.
-
-    Attributes
-    ----------
-    num_experts, topk, inter_size : int
-    num_layers : int
-        Layers that have it; the others have the plain MLP.
-    shared_inter_size : int
-        Width of the experts that every token passes, together; 0 for none.
-    shared_gate : bool
-        Whether their output is scaled by a learned gate.
-    scoring : str
-        ``softmax`` or ``sigmoid`` of the router's scores.
-    router_bias, score_bias, bias : bool
-        Bias of the router, correction bias of the selection, biases of the experts.
-    format : str
-        Format in which the checkpoint holds the experts, where it is another than the model's.
-    """
-
-    num_experts: int
-    topk: int
-    inter_size: int
-    num_layers: int
-    shared_inter_size: int = 0
-    shared_gate: bool = False
-    scoring: str = "softmax"
-    router_bias: bool = False
-    score_bias: bool = False
-    bias: bool = False
-    format: str = ""
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """A decoder language model in numbers.
-
-    Attributes
-    ----------
-    family : str
-        The model type.
-    vocab_size, hidden_size, num_layers, num_heads, num_kv_heads, head_dim, inter_size : int
-    limit : int or None
-        Most tokens a sequence; None where positions are not bounded.
-    norm : str
-        ``rms_norm`` or ``layer_norm``.
-    norms : str
-        Where norms stand: ``pre`` (before attention and MLP), ``post_add`` (after each residual sum),
-        ``post`` (after attention and MLP), ``sandwich`` (both sides), ``shared`` (one for both, which run
-        side by side), ``parallel`` (one each, side by side).
-    qk_norm : str
-        Norm of queries and keys: none, ``head`` or ``full`` (over all heads together).
-    windows : tuple of (int, int)
-        (keys that a query sees, number of layers); 0 keys: all before it.
-    rotary_dim : int
-        Width of a head that is rotated; 0 for none.
-    position_rows : int
-        Rows of the table of learned positions; 0 for none.
-    embedding_dim : int
-        Width of the vocabulary vectors where it differs from `hidden_size` (projected both ways); else 0.
-    extra_parameters : int
-        Parameters that are stored and not run here (an image encoder).
-    """
-
-    family: str
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    inter_size: int
-    limit: int | None
-    norm: str = "rms_norm"
-    norm_bias: bool = False
-    norms: str = "pre"
-    final_norm: bool = True
-    qk_norm: str = ""
-    fused_qkv: bool = False
-    qkv_bias: bool = False
-    out_bias: bool = False
-    scaled_query: bool = False
-    sinks: bool = False
-    rotary_dim: int = 0
-    windows: tuple[tuple[int, int], ...] = ()
-    activation: str = "silu"
-    gated: bool = True
-    fused_gate_up: bool = False
-    mlp_bias: bool = False
-    moe: Moe | None = None
-    mla: Mla | None = None
-    position_rows: int = 0
-    embedding_dim: int = 0
-    embedding_norm: bool = False
-    scaled_embedding: bool = False
-    tied: bool = False
-    head_bias: bool = False
-    capped_logits: bool = False
-    extra_parameters: int = 0
-    notes: tuple[str, ...] = ()
 
 
 def decoder_workload(model: Decoder, config: Config, request: Request) -> Workload:
@@ -164,9 +51,9 @@ def decoder_workload(model: Decoder, config: Config, request: Request) -> Worklo
     net.stream_elements = request.batch * prompt * model.hidden_size
     length = prompt + request.generate_tokens
     cache_bytes = dtype(request.cache_dtype).activation_bytes
-    windows = [(window, count) for window, count in _windows(model)]
+    windows = model.layer_windows
     held = sum(count * (min(window, length) if window else length) for window, count in windows)
-    net.kv_cache_bytes = float(request.batch * held * _cached_elements(model) * cache_bytes)
+    net.kv_cache_bytes = float(request.batch * held * model.cached_elements * cache_bytes)
     return net.build(info=_info(model, prompt, cache_bytes), notes=tuple(notes))
 
 
@@ -179,24 +66,13 @@ def _info(model: Decoder, prompt: int, cache_bytes: float) -> dict[str, Any]:
         "num_layers": model.num_layers,
         "num_heads": model.num_heads,
         "num_kv_heads": model.num_kv_heads,
-        "kv_bytes_per_token": model.num_layers * _cached_elements(model) * cache_bytes,
+        "kv_bytes_per_token": model.num_layers * model.cached_elements * cache_bytes,
     }
     if model.limit is not None:
         facts["max_tokens"] = model.limit
     if model.moe:
         facts |= {"num_experts": model.moe.num_experts, "topk": model.moe.topk}
     return facts
-
-
-def _cached_elements(model: Decoder) -> int:
-    """Elements that one token leaves in the cache of one layer."""
-    if model.mla:
-        return model.mla.kv_rank + model.mla.rope_dim
-    return 2 * model.num_kv_heads * model.head_dim
-
-
-def _windows(model: Decoder) -> tuple[tuple[int, int], ...]:
-    return model.windows or ((0, model.num_layers),)
 
 
 def _emit_pass(net: Net, model: Decoder, queries: int, past: int) -> None:
@@ -218,9 +94,9 @@ def _emit_pass(net: Net, model: Decoder, queries: int, past: int) -> None:
     if model.norms == "parallel":
         norm("mlp_norm")
     if model.mla:
-        _emit_mla(net, model, model.mla, queries, past)
+        emit_mla(net, model, model.mla, queries, past)
     else:
-        _emit_attention(net, model, queries, past)
+        emit_attention(net, model, queries, past)
     if model.norms in ("post", "sandwich"):
         norm("attention_post_norm")
     if not side_by_side:
@@ -273,123 +149,6 @@ def _emit_head(net: Net, model: Decoder, tokens: int, scored: int) -> None:
     net.linear("lm_head", scored, width, vocab, bias=model.head_bias, stored=stored, shard="out", head=True)
     if model.capped_logits:
         net.elementwise("tanh", "lm_head.cap", scored * model.vocab_size, shard="out", flop=ACTIVATION_FLOP["tanh"] + 2)
-
-
-def _emit_attention(net: Net, model: Decoder, queries: int, past: int) -> None:
-    request = net.request
-    tokens = request.batch * queries
-    layers, hidden, dim = model.num_layers, model.hidden_size, model.head_dim
-    wide, narrow = model.num_heads * dim, model.num_kv_heads * dim
-    path = "layers.*.attention"
-    if model.fused_qkv:
-        fused = wide + 2 * narrow
-        net.linear(f"{path}.qkv_proj", tokens, hidden, fused, bias=model.qkv_bias, count=layers, shard="out")
-    else:
-        for name, outputs in (("q_proj", wide), ("k_proj", narrow), ("v_proj", narrow)):
-            net.linear(f"{path}.{name}", tokens, hidden, outputs, bias=model.qkv_bias, count=layers, shard="out")
-    if model.scaled_query:
-        net.elementwise("scale", f"{path}.scale", tokens * wide, count=layers, shard="out")
-    if model.qk_norm:
-        whole = model.qk_norm == "full"
-        for name, heads in (("q_norm", model.num_heads), ("k_norm", model.num_kv_heads)):
-            rows, width = (tokens, heads * dim) if whole else (tokens * heads, dim)
-            net.norm(model.norm, f"{path}.{name}", rows, width, count=layers, shard="out")
-    if model.rotary_dim:
-        rotated = tokens * (model.num_heads + model.num_kv_heads) * model.rotary_dim
-        net.elementwise("rope", f"{path}.rope", rotated, count=layers, shard="out", flop=3)
-    net.copy(f"{path}.cache_append", 2 * tokens * narrow, count=layers, shard="out", out_dtype=request.cache_dtype)
-    if model.sinks:
-        net.weight(model.num_heads, stored=layers)
-    for window, count in _seen(model, past + queries):
-        net.op(
-            "generation_attention" if past else "context_attention",
-            f"{path}.sliding" if window else f"{path}.core",
-            count=count,
-            shard="out",
-            batch_size=request.batch,
-            query_len=queries,
-            past_len=past,
-            num_heads=model.num_heads,
-            num_kv_heads=model.num_kv_heads,
-            head_dim=dim,
-            window_size=window,
-            attn_dtype=request.attention_dtype,
-            kv_cache_dtype=request.cache_dtype,
-        )
-    net.linear(f"{path}.o_proj", tokens, wide, hidden, bias=model.out_bias, count=layers, shard="in")
-
-
-def _seen(model: Decoder, keys: int) -> list[tuple[int, int]]:
-    """Windows that bind at `keys` keys, with their layers; the rest together as 0."""
-    counts: dict[int, int] = {}
-    for window, count in _windows(model):
-        binding = window if window < keys else 0
-        counts[binding] = counts.get(binding, 0) + count
-    return sorted(counts.items(), reverse=True)
-
-
-def _emit_mla(net: Net, model: Decoder, mla: Mla, queries: int, past: int) -> None:
-    """Latent attention: keys and values unfolded in prefill, folded into queries and outputs in decoding."""
-    request = net.request
-    tokens = request.batch * queries
-    layers, hidden, heads = model.num_layers, model.hidden_size, model.num_heads
-    key_dim = mla.nope_dim + mla.rope_dim
-    path = "layers.*.attention"
-    if mla.q_rank:
-        net.linear(f"{path}.q_a_proj", tokens, hidden, mla.q_rank, bias=model.qkv_bias, count=layers)
-        net.norm(model.norm, f"{path}.q_a_norm", tokens, mla.q_rank, count=layers)
-        net.linear(f"{path}.q_b_proj", tokens, mla.q_rank, heads * key_dim, count=layers, shard="out")
-    else:
-        net.linear(f"{path}.q_proj", tokens, hidden, heads * key_dim, count=layers, shard="out")
-    net.linear(f"{path}.kv_a_proj", tokens, hidden, mla.kv_rank + mla.rope_dim, bias=model.qkv_bias, count=layers)
-    net.norm(model.norm, f"{path}.kv_a_norm", tokens, mla.kv_rank, count=layers)
-    net.elementwise("rope", f"{path}.rope", tokens * (heads + 1) * mla.rope_dim, count=layers, shard="out", flop=3)
-    net.copy(f"{path}.cache_append", tokens * (mla.kv_rank + mla.rope_dim), count=layers, out_dtype=request.cache_dtype)
-    formats = {"attn_dtype": request.attention_dtype, "kv_cache_dtype": request.cache_dtype}
-    if past:
-        _emit_absorbed(net, model, mla, past, formats)
-    else:
-        net.linear(
-            f"{path}.kv_b_proj", tokens, mla.kv_rank, heads * (mla.nope_dim + mla.value_dim), count=layers, shard="out"
-        )
-        net.copy(f"{path}.concat", 2 * tokens * heads * key_dim, count=layers, shard="out")
-        net.op(
-            "context_attention",
-            f"{path}.core",
-            count=layers,
-            shard="out",
-            batch_size=request.batch,
-            query_len=queries,
-            num_heads=heads,
-            head_dim=key_dim,
-            value_dim=mla.value_dim,
-            **formats,
-        )
-    net.linear(f"{path}.o_proj", tokens, heads * mla.value_dim, hidden, bias=model.out_bias, count=layers, shard="in")
-
-
-def _emit_absorbed(net: Net, model: Decoder, mla: Mla, past: int, formats: dict[str, str]) -> None:
-    """Decoding in the latent space; by the kinds made for DeepSeek's widths where the model has them."""
-    batch, layers, heads = net.request.batch, model.num_layers, model.num_heads
-    path = "layers.*.attention"
-    usual = (mla.kv_rank, mla.nope_dim, mla.rope_dim, mla.value_dim) == (512, 128, 64, 128)
-
-    def fold(name: str, stage: str, inputs: int, outputs: int) -> None:
-        if usual:
-            columns: dict[str, Any] = {"num_tokens": batch, "num_heads": heads, "bmm_stage": stage}
-            net.op("mla_bmm", f"{path}.{name}", count=layers, shard="out", dtype=net.request.gemm_dtype, **columns)
-        else:
-            columns = {"batch": heads, "m": batch, "n": outputs, "k": inputs}
-            net.op("batched_gemm", f"{path}.{name}", count=layers, shard="out", dtype=net.request.gemm_dtype, **columns)
-
-    fold("absorb_key", "pre", mla.nope_dim, mla.kv_rank)
-    shape: dict[str, Any] = {"batch_size": batch, "query_len": 1, "past_len": past, "num_heads": heads}
-    if usual:
-        net.op("mla_generation", f"{path}.core", count=layers, shard="out", **shape, **formats)
-    else:
-        latent = {"num_kv_heads": 1, "head_dim": mla.kv_rank + mla.rope_dim, "value_dim": mla.kv_rank}
-        net.op("generation_attention", f"{path}.core", count=layers, shard="out", **shape, **latent, **formats)
-    fold("absorb_value", "post", mla.kv_rank, mla.value_dim)
 
 
 def _emit_mlp(net: Net, model: Decoder, path: str, tokens: int, inter: int, count: int) -> None:

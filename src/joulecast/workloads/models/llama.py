@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulecast.workloads.config import Config
-from joulecast.workloads.models.decoder import Decoder, decoder_workload
+from joulecast.workloads.models.decoder import decoder_workload
+from joulecast.workloads.models.description import Decoder
 from joulecast.workloads.models.net import activation
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload

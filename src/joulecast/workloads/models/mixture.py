@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulecast.workloads.config import Config
-from joulecast.workloads.models.decoder import Decoder, Mla, Moe
+from joulecast.workloads.models.description import Decoder, Mla, Moe
 from joulecast.workloads.models.llama import decoder_builder, llama_like, qwen_windows, sliding_layers
 
 
