@@ -9,7 +9,7 @@ from pathlib import Path
 from joulecast.calibration.kernels import fit_kernels
 from joulecast.calibration.pass_fit import fit_all_passes
 from joulecast.calibration.power_fit import fit_kernel_power
-from joulecast.coefficients import store
+from joulecast.coefficients import store, transfer
 from joulecast.coefficients.schema import GpuCoefficients
 
 #: Stages in the order in which they build on each other.
@@ -52,4 +52,4 @@ def _read(out: Path, gpu: str) -> GpuCoefficients:
 
 def _write(out: Path, coefficients: GpuCoefficients) -> None:
     store.write(coefficients, out / f"{coefficients.gpu}.toml")
-    store.load.cache_clear()
+    transfer.forget()

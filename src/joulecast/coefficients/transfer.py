@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from joulecast.bounds.dtypes import CODES as _FORMATS
 from joulecast.coefficients import store
@@ -63,7 +64,8 @@ def group_distance(a: str, b: str) -> float:
     return total
 
 
-def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> list[tuple[float, Gpu, GpuCoefficients]]:
+@lru_cache(maxsize=4096)
+def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> tuple[tuple[float, Gpu, GpuCoefficients], ...]:
     """Calibrated GPUs, nearest first, with their distance; the GPU itself (what-if changes aside) is at 0."""
     found = []
     for name in store.shipped():
@@ -72,9 +74,10 @@ def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> list[tuple[float, Gpu,
             continue
         other = load_gpu(name)
         found.append((0.0 if name == gpu.name.split("+")[0] else distance(gpu, other) + 1e-3, other, coefficients))
-    return sorted(found, key=lambda item: item[0])
+    return tuple(sorted(found, key=lambda item: item[0]))
 
 
+@lru_cache(maxsize=4096)
 def time_coefficients(
     gpu: Gpu, family: str, engine: str, group: str, *, exclude: tuple[str, ...] = ()
 ) -> TimeCoefficients:
@@ -124,6 +127,7 @@ _DRAM_ENERGY = {"HBM2": 1.15, "HBM2E": 1.0, "HBM3": 0.85, "HBM3E": 0.8, "GDDR5":
                 "GDDR6": 1.45, "GDDR6X": 1.5, "GDDR7": 1.25, "LPDDR5X": 0.8}  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoefficients:
     """Energies of `gpu`: its own where fitted, else those of its nearest relative, rescaled.
 
@@ -186,6 +190,7 @@ def default_power(gpu: Gpu) -> PowerCoefficients:
     )
 
 
+@lru_cache(maxsize=4096)
 def host_coefficients(gpu: Gpu) -> HostCoefficients:
     """Cost of a launch on the host that `gpu` was measured in, else on that of a near relative, else the defaults.
 
@@ -197,3 +202,10 @@ def host_coefficients(gpu: Gpu) -> HostCoefficients:
                 return coefficients.host
             return replace(coefficients.host, provenance="transferred", source=f"host of {other.name}")
     return HostCoefficients()
+
+
+def forget() -> None:
+    """Drop what was looked up, after coefficient files changed on disk."""
+    store.load.cache_clear()
+    for cached in (relatives, time_coefficients, power_coefficients, host_coefficients):
+        cached.cache_clear()

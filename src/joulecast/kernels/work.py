@@ -118,31 +118,44 @@ class KernelWork:
 MATHS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 
 
+#: Fields of `KernelWork` that are 1 where nothing is said of them; the other numbers are 0.
+_ONES = frozenset({"tensor_flop_per_clk", "cuda_flop_per_clk", "fill", "blocks", "waves", "launches"})
+_NUMBERS = tuple(
+    one.name
+    for one in fields(KernelWork)
+    if one.name not in ("family", "groups", "group", "feature_names", "reasons", "features", "math")
+)
+
+
 def work(family: str, n: int, *, groups: tuple[str, ...], group: Any, **given: Any) -> KernelWork:
     """A `KernelWork` of `n` rows: what is given broadcasts, what is not is none of that work."""
-    ones = {"tensor_flop_per_clk", "cuda_flop_per_clk", "fill", "blocks", "waves", "launches"}
-    arrays: dict[str, Any] = {}
-    for one in fields(KernelWork):
-        if one.name in ("family", "groups", "group", "feature_names", "reasons", "features", "math"):
-            continue
-        value = given.pop(one.name, 1.0 if one.name in ones else 0.0)
-        arrays[one.name] = np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=np.float64), (n,)))
-    features = given.pop("features", {})
-    columns = [np.broadcast_to(np.asarray(column, dtype=np.float64), (n,)) for column in features.values()]
-    math = np.broadcast_to(np.asarray(given.pop("math", MATHS.index("bf16")), dtype=np.intp), (n,))
+    arrays = {name: _column(given.pop(name, 1.0 if name in _ONES else 0.0), n, np.float64) for name in _NUMBERS}
+    named = given.pop("features", {})
+    features = np.empty((n, len(named)))
+    for place, column in enumerate(named.values()):
+        features[:, place] = column
+    math = given.pop("math", MATHS.index("bf16"))
     reasons = given.pop("reasons", {})
     if given:
         raise TypeError(f"unknown fields of KernelWork: {', '.join(given)}")
     return KernelWork(
         family=family,
         groups=groups,
-        group=np.ascontiguousarray(np.broadcast_to(np.asarray(group, dtype=np.intp), (n,))),
-        math=np.ascontiguousarray(math),
-        features=np.stack(columns, axis=1) if columns else np.zeros((n, 0)),
-        feature_names=tuple(features),
+        group=_column(group, n, np.intp),
+        math=_column(math, n, np.intp),
+        features=features,
+        feature_names=tuple(named),
         reasons=dict(reasons),
         **arrays,
     )
+
+
+def _column(value: Any, n: int, dtype: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.shape == (n,) and value.dtype == dtype:
+        return value
+    out = np.empty(n, dtype=dtype)
+    out[:] = value
+    return out
 
 
 @dataclass(frozen=True)

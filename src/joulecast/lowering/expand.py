@@ -9,7 +9,7 @@ import numpy as np
 
 from joulecast.bounds.dtypes import CODES
 from joulecast.workloads.kinds import kind as find_kind
-from joulecast.workloads.table import COMMON, Array, OpTable, op_table
+from joulecast.workloads.table import COMMON, Array, OpTable, trusted_table
 
 #: Positions between two operations of a workload, for the launches that one of them becomes.
 STEP = 64
@@ -165,7 +165,7 @@ def _pieces(table: OpTable, rule: Rule) -> Iterable[OpTable]:
         mask = share > 0
         if not mask.any():
             continue
-        piece = op_table(name, columns, rows=len(table))
+        piece = trusted_table(name, columns, len(table))
         common = {key: table[key] for key in COMMON}
         common["count"] = table["count"] * share
         common["order"] = table["order"] + position

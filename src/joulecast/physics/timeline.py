@@ -120,6 +120,9 @@ def run_phase(passes: Passes, clock_mhz: float, power_limit_w: float) -> Run:
     -------
     Run
     """
+    asked = _evaluated(passes, clock_mhz, False)
+    if asked.energy_j <= power_limit_w * asked.time_s:
+        return asked
     settled, throttled = settled_clock_mhz(
         lambda mhz, rows: np.array([_mean_power_w(passes, float(mhz[0]))]),
         clock_mhz,

@@ -20,7 +20,7 @@ CORE_MODULES = ("tensor core", "CUDA core", "special functions", "shared memory"
 #: Bytes a core clock that one SM can keep in flight to DRAM; below some clock it and not the memory sets the rate.
 #: (Achieved 825, 983, 1152, 1270 GB/s at 510, 705, 900, 1410 MHz on an A100 with 108 SMs.) Asynchronous copies
 #: keep more in flight: an H200 reaches 4,330 and a B200 7,360 GB/s under 2 GHz, above what 17 would allow.
-DRAM_BYTES_PER_CLK_SM = 17.0
+DRAM_BYTES_PER_CLK_SM = 20.0
 DRAM_BYTES_PER_CLK_SM_OF = {"hopper": 28.0, "blackwell": 40.0}
 
 
