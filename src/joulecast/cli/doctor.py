@@ -14,7 +14,7 @@ import typer
 from joulecast.cli import options
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.reports import text
-from joulecast.reports.tables import Block, Facts, Heading, Table
+from joulecast.reports.tables import Block, Facts, Heading
 
 #: Extras for working on joulecast itself.
 _FOR_DEVELOPERS = {"dev", "docs", "lint", "test"}
@@ -135,22 +135,21 @@ def _page(found: dict[str, Any]) -> list[Block]:
     by_gpu: dict[str, list[dict[str, Any]]] = {}
     for row in found["calibrated"]:
         by_gpu.setdefault(row["gpu"], []).append(row)
-    rows = []
-    for gpu, fitted in by_gpu.items():
-        rows.append((gpu, *_split(fitted)))
-    if rows:
-        blocks.append(Table(("", "rows", "families"), tuple(rows), "lrl"))
-    else:
-        blocks.append(Facts((("", ("no GPU: every figure comes from data sheets",)),), label_width=0))
+    items = tuple((gpu, _families(fitted)) for gpu, fitted in by_gpu.items())
+    nothing = (("", ("no GPU: every figure comes from data sheets",)),)
+    blocks.append(Facts(items, label_width=24) if items else Facts(nothing, label_width=0))
     return blocks
 
 
-def _split(fitted: list[dict[str, Any]]) -> tuple[str, str]:
+def _families(fitted: list[dict[str, Any]]) -> tuple[str, ...]:
+    from joulecast.scenarios import summary
+
     by_source: dict[str, list[str]] = {}
     for row in fitted:
-        by_source.setdefault(row["provenance"], []).append(row["what"])
-    families = "; ".join(f"{', '.join(names)}: {source}" for source, names in by_source.items())
-    return text.whole(sum(row["rows"] for row in fitted)), families
+        by_source.setdefault(row["provenance"], []).append(row["what"].replace("_", " "))
+    families = "; ".join(f"{source}: {', '.join(names)}" for source, names in by_source.items())
+    measured = summary.total(row["rows"] for row in fitted)
+    return (families, f"({text.whole(measured)} rows)")
 
 
 def _version(package: str) -> str | None:

@@ -55,14 +55,14 @@ def kernel_table(prediction: Prediction) -> Table:
             text.whole(row["launches"]),
             _short_bound(str(row["bound_by"])),
             str(row["phase"]),
-            str(row["op"]),
             str(row["layer"]) or "model",
+            str(row["op"]),
             str(row["shape"]),
         )
         for row in kernel_rows(prediction)
     )
-    headers = ("time", "energy", "launches", "bound by", "phase", "op", "layer", "shape")
-    return Table(headers, rows, "rrrlllll", elastic=6)
+    headers = ("time", "energy", "launches", "bound by", "phase", "layer", "op", "shape")
+    return Table(headers, rows, "rrrlllll", elastic=5)
 
 
 def _question(prediction: Prediction) -> str:

@@ -18,6 +18,9 @@ Line = tuple[Span, ...]
 #: Narrowest and widest page that lists are wrapped to.
 NARROWEST, WIDEST = 40, 120
 
+#: Columns that an elastic column keeps; what is still too wide is cut at the right.
+LEAST_ELASTIC = 22
+
 #: Spelling of what plain ASCII lacks, one character each so that columns stay in line.
 _ASCII = str.maketrans({"±": "~", "·": "-", "µ": "u", "…": "~", "×": "x", "–": "-", "−": "-"})
 
@@ -56,7 +59,7 @@ class Table:
         ]
         if cut and self.elastic is not None:
             over = sum(sizes) + 2 * (columns - 1) - width
-            sizes[self.elastic] = max(sizes[self.elastic] - max(over, 0), 8)
+            sizes[self.elastic] = max(sizes[self.elastic] - max(over, 0), min(sizes[self.elastic], LEAST_ELASTIC))
         styles = ("bold" if any(self.headers) else "", *(self.styles or ("",) * len(self.rows)))
         lines: list[Line] = []
         for row, style in zip(cells, styles, strict=True):
