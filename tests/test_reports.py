@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from joulecast.errors import InputError
 from joulecast.reports import files, tables, text
 from joulecast.scenarios import summary
+from joulecast.scenarios.prediction import MemoryNeed
 from predictions import around, llama
 
 
@@ -214,6 +215,11 @@ def test_shares_sum_to_one_largest_first():
 def test_a_mean_over_time_weighs_phases_by_their_time():
     # 0.5 s at 62 % and 1.5 s at 2.2 %
     assert summary.over_time(llama(), "peak_flop_share") == pytest.approx((0.5 * 0.62 + 1.5 * 0.022) / 2)
+
+
+def test_memory_that_lacks():
+    assert summary.memory_shortfall_gb(llama()) == 0.0
+    assert summary.memory_shortfall_gb(llama(memory=MemoryNeed(90.0, 5.0, 1.0, 1.0, 85.9))) == pytest.approx(11.1)
 
 
 def test_the_fastest_need_not_be_the_thriftiest():

@@ -213,7 +213,7 @@ def _spelled(name: str) -> str:
 
 def _closing_facts(prediction: Prediction) -> Facts:
     m = prediction.memory
-    verdict = "fits" if m.fits else f"does not fit by {text.gigabytes(m.needed_gb - m.available_gb)} GB"
+    verdict = "fits" if m.fits else f"does not fit by {text.gigabytes(summary.memory_shortfall_gb(prediction))} GB"
     parts = [
         (name, value)
         for name, value in (

@@ -63,6 +63,11 @@ def cost_per_million_tokens(prediction: Prediction | PhasePrediction, price_per_
     return energy_per_million_tokens_j(prediction) / JOULES_PER_KWH * price_per_kwh
 
 
+def memory_shortfall_gb(prediction: Prediction) -> float:
+    """Memory that one GPU lacks; 0 where the model fits. [GB]"""
+    return max(prediction.memory.needed_gb - prediction.memory.available_gb, 0.0)
+
+
 def over_time(prediction: Prediction, figure: str) -> float:
     """Mean over time of a figure of the phases, such as ``peak_flop_share``."""
     time_s = math.fsum(phase.time_s for phase in prediction.phases)
