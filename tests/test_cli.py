@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import joulecast
 from joulecast.cli import main
 from joulecast.errors import InfeasibleError, InputError
+from joulecast.physics.price import BOUNDS
 from joulecast.scenarios.prediction import MemoryNeed
-from predictions import llama
+from predictions import llama, phase
 
 PROGRAM = "import sys; from joulecast.cli import main; sys.exit(main())"
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -154,8 +155,10 @@ def test_the_page_shows_every_figure_within_80_columns(capsys, answers):
     assert "note            h100 means H100-SXM-80GB" in out
 
 
-def test_long_names_and_warnings_stay_within_80_columns(capsys, answers, monkeypatch):
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_long_names_and_warnings_stay_within_80_columns(capsys, answers, monkeypatch, bound):
     def predict(workload, gpu, **options):
+        bound_by = f"{bound}, cap"
         return llama(
             gpu="RTX-PRO-6000-BLACKWELL",
             gpu_count=16,
@@ -163,8 +166,10 @@ def test_long_names_and_warnings_stay_within_80_columns(capsys, answers, monkeyp
             warnings=("a warning of many words " * 10,),
             memory=MemoryNeed(800.0, 100.0, 100.0, 1.0, 102.0),
             unpriced={"aten::some_operation_of_long_name": 0.03},
-            time_s=2e6,
-            energy_j=9e9,
+            bound_by=bound_by,
+            phases=(phase("prefill", 3e6, 45_678.0, bound_by=bound_by, flop=4.567e16, idle_share=0.0001),),
+            time_s=2e4,
+            energy_j=9e7,
         )
 
     monkeypatch.setattr(joulecast, "predict", predict, raising=False)
@@ -172,7 +177,7 @@ def test_long_names_and_warnings_stay_within_80_columns(capsys, answers, monkeyp
         code, out, _ = _run(capsys, "predict", MODEL, "--gpu", gpus, "--price", "0.2")
         assert code == 0
         assert max(map(len, out.splitlines())) <= 80, out
-    assert "1,001 > 102.0 GB" in out
+    assert "1,001 > 102.0\n" in out
 
 
 def test_several_gpus_stand_side_by_side_and_one_failure_spoils_nothing(capsys, answers):

@@ -30,10 +30,11 @@ from predictions import around, llama
         (9.996, "10.0"),
         (39_812, "39,800"),
         (999.6, "1,000"),
-        (1.5e-9, "1.50e-09"),
+        (1.5e-9, "1.50e-9"),
         (-2.5, "-2.50"),
         (math.nan, "-"),
         (None, "-"),
+        (12_345_678, "1.23e7"),
         (math.inf, "inf"),
     ],
 )
@@ -61,7 +62,7 @@ def test_a_time_takes_the_unit_that_reads_best(seconds, shown):
 
 @pytest.mark.parametrize(
     ("joules", "shown"),
-    [(2.5e-4, "250 µJ"), (0.25, "250 mJ"), (250, "250 J"), (2_500, "2.50 kJ"), (3.6e6, "1.00 kWh"), (9e9, "2,500 kWh")],
+    [(2.5e-4, "250 µJ"), (0.25, "250 mJ"), (250, "250 J"), (2_500, "2.50 kJ"), (3.6e6, "1.00 kWh"), (9e9, "2.50 MWh")],
 )
 def test_an_energy_is_in_joules_up_to_a_kilowatt_hour(joules, shown):
     assert text.energy(joules) == shown

@@ -11,7 +11,7 @@ from joulecast.scenarios import summary
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
 
 #: Narrow spelling of what bounds a phase.
-_SHORT_BOUND = {"special functions": "SFU"}
+_SHORT_BOUND = {"special functions": "SFU", "shared memory": "shared mem"}
 
 
 def single(prediction: Prediction, money: Money | None, *, top: int, kernels: bool) -> list[Block]:
@@ -39,8 +39,9 @@ def comparison(outcomes: Sequence[Outcome], money: Money | None, *, kernels: boo
             Heading(_question(answered[0])),
             _side_figures(outcomes, unit),
             _side_costs(answered, unit, money),
-            Facts((("fastest", (_gpu_label(fast),)), ("fewest joules", (_gpu_label(thrifty),)))),
         ]
+        if len(answered) > 1:
+            blocks.append(Facts((("fastest", (_gpu_label(fast),)), ("fewest joules", (_gpu_label(thrifty),)))))
     for p in answered if kernels else ():
         blocks += [Heading(f"launches on {p.gpu}"), kernel_table(p)]
     return blocks + _remarks(answered)
@@ -149,7 +150,7 @@ def _side_figures(outcomes: Sequence[Outcome], unit: str) -> Table:
             rows.append((outcome.gpu, f"no answer: {outcome.error}"))
             continue
         row = (
-            _gpu_label(p),
+            text.in_middle(_gpu_label(p), 26),
             text.duration(p.time_s),
             _half(p, "time_s"),
             text.power(p.power_w),
@@ -173,10 +174,10 @@ def _side_costs(predictions: Sequence[Prediction], unit: str, money: Money | Non
         if money is not None:
             row.append(text.significant(summary.cost_per_million_tokens(p, money.price_per_kwh)))
         needed, available = text.gigabytes(p.memory.needed_gb), text.gigabytes(p.memory.available_gb)
-        row += [_short_bound(p.bound_by), f"{needed}/{available} GB" if p.memory.fits else f"{needed} > {available} GB"]
+        row += [_short_bound(p.bound_by), f"{needed}/{available}" if p.memory.fits else f"{needed} > {available}"]
         rows.append(tuple(row))
     cost = (f"{money.currency}/M",) if money is not None else ()
-    headers = ("", f"J/{unit}", f"{'energy' if unit == 'token' else 'J'}/M", *cost, "bound by", "memory")
+    headers = ("", f"J/{unit}", f"{'energy' if unit == 'token' else 'J'}/M", *cost, "bound by", "memory, GB")
     styles = tuple("" if p.memory.fits else "red" for p in predictions)
     return Table(headers, tuple(rows), f"lrr{'r' * len(cost)}lr", styles)
 

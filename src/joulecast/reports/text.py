@@ -9,8 +9,8 @@ ABSENT = "-"
 
 _TIMES = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _TIME_UP_TO = (1e-3, 1.0, 120.0, 7200.0, math.inf)
-_ENERGIES = ((1e-6, "µJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (3.6e6, "kWh"))
-_ENERGY_UP_TO = (1e-3, 1.0, 1e3, 3.6e6, math.inf)
+_ENERGIES = ((1e-6, "µJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (3.6e6, "kWh"), (3.6e9, "MWh"), (3.6e12, "GWh"))
+_ENERGY_UP_TO = (1e-3, 1.0, 1e3, 3.6e6, 3.6e9, 3.6e12, math.inf)
 _POWERS = ((1e-3, "mW"), (1.0, "W"), (1e3, "kW"), (1e6, "MW"))
 _POWER_UP_TO = (1.0, 1e3, 1e6, math.inf)
 _SI = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"), (1e18, "E"), (1e21, "Z"))
@@ -20,7 +20,7 @@ _NAMED_UP_TO = (1e3, 1e6, 1e9, 1e12, math.inf)
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """`value` to `digits` significant digits, thousands apart by commas: ``0.0123``, ``39,800``.
+    """`value` to `digits` significant digits, in at most 9 characters: ``0.0123``, ``39,800``, ``4.00e-7``.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ def significant(value: float | None, digits: int = 3) -> str:
         return "0"
     rounded = float(f"{value:.{digits - 1}e}")
     exponent = math.floor(math.log10(abs(rounded)))
-    if not -7 < exponent < 15:
-        return f"{rounded:.{digits - 1}e}"
+    if not -6 < exponent < 7:
+        return f"{rounded / 10.0**exponent:.{digits - 1}f}e{exponent}"
     return f"{rounded:,.{max(digits - 1 - exponent, 0)}f}"
 
 
@@ -58,7 +58,7 @@ def duration(seconds: float | None) -> str:
 
 
 def energy(joules: float | None) -> str:
-    """An energy in µJ, mJ, J, kJ, or from one up in kWh."""
+    """An energy in µJ, mJ, J, kJ, or from one kWh up in kWh, MWh or GWh."""
     return _scaled(joules, _ENERGIES, _ENERGY_UP_TO)
 
 
