@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from joulecast.calibration.kernels import fit_kernels
-from joulecast.calibration.pass_fit import fit_all_passes
+from joulecast.calibration.pass_fit import PASSES, fit_all_passes
 from joulecast.calibration.power_fit import fit_kernel_power
 from joulecast.coefficients import store, transfer
 from joulecast.coefficients.schema import GpuCoefficients
@@ -26,7 +26,7 @@ def build(
     folder : Path
         The data folder.
     out : Path
-        Where coefficient files are; those of other stages in them are kept.
+        Where coefficient files are; what other stages wrote there is kept.
     stages : tuple of str
         Which of `STAGES` to run anew.
     tell : callable
@@ -34,12 +34,16 @@ def build(
     """
     if "kernels" in stages:
         for gpu, time in fit_kernels(folder, tell=tell).items():
-            kept = _read(out, gpu)
-            _write(out, replace(kept, time={**kept.time, **time}))
+            _write(out, replace(_read(out, gpu), time=time))
     if "power" in stages:
         for gpu, power in fit_kernel_power(folder, tell=tell).items():
             _write(out, replace(_read(out, gpu), power=power))
     if "passes" in stages:
+        for path in sorted(out.glob("*.toml")):
+            kept = store.read(path)
+            alone = {key: one for key, one in kept.time.items() if PASSES not in one.source}
+            if len(alone) < len(kept.time):
+                _write(out, replace(kept, time=alone))
         for gpu, (time, power, host) in fit_all_passes(folder, tell=tell).items():
             kept = _read(out, gpu)
             _write(out, replace(kept, time={**kept.time, **time}, power=power, host=host))

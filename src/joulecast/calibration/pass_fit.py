@@ -26,6 +26,9 @@ from joulecast.gpus import Gpu, load_gpu
 
 Floats = npt.NDArray[np.float64]
 
+#: How sources name whole passes: such coefficients build on those of kernels alone.
+PASSES = "eager forward passes of"
+
 #: Kernels that take less than this share of every pass keep what kernel tables say of them.
 _LEAST_SHARE = 0.02
 
@@ -84,7 +87,7 @@ def coefficients_of(
     """A fit on passes as coefficients of its GPU."""
     gpu, rows = table.gpu, len(table.time_s)
     models = ", ".join(sorted(set(table.models.tolist())))
-    source = f"{rows} eager forward passes of {models}"
+    source = f"{rows} {PASSES} {models}"
     share = (table.kernel_s / table.kernel_s.sum(axis=1, keepdims=True)).max(axis=0)
     time = {}
     for key, most in zip(table.keys, share, strict=True):

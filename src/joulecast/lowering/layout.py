@@ -9,43 +9,110 @@ import numpy as np
 from joulecast.bounds.dtypes import DTYPES
 from joulecast.errors import InputError
 from joulecast.lowering.execution import Execution
-from joulecast.workloads.kinds import COLLECTIVES, kind
-from joulecast.workloads.table import COMMON, SHARDS, Array, OpTable, op_table
+from joulecast.lowering.expand import joined
+from joulecast.workloads.kinds import kind
+from joulecast.workloads.table import COMMON, SHARDS, Array, OpTable, Workload, trusted_table
 
 _KEY_VALUE_HEADS = ("num_kv_heads",)
 
 
-def divided(tables: Mapping[str, OpTable], execution: Execution) -> dict[str, OpTable]:
+def divided(tables: Mapping[str, OpTable], workload: Workload, execution: Execution) -> dict[str, OpTable]:
     """`tables` as one GPU of the layout runs them, with collectives added.
+
+    Parameters
+    ----------
+    tables : mapping of str to OpTable
+        By kind, with the common columns.
+    workload : Workload
+        Where they come from: its layer paths and passes.
+    execution : Execution
+
+    Returns
+    -------
+    dict of str to OpTable
 
     Raises
     ------
     InputError
         If a size does not divide by the degree (the nearest degree that works is named).
     """
-    if execution.tp == 1:
-        return dict(tables)
-    out: dict[str, OpTable] = {}
-    reduced: list[tuple[OpTable, Array]] = []
-    for name, table in tables.items():
-        columns = dict(table.columns)
-        described = kind(name)
-        for shard, split in (("out", described.split_out), ("in", described.split_in)):
-            mask = table["shard"] == SHARDS.index(shard)
-            if not mask.any():
-                continue
-            for column in split:
-                columns[column] = np.where(mask, _split(name, column, columns[column], mask, execution.tp), columns[column])
-            if shard == "in":
-                reduced.append((table.take(mask), _result_bytes(table.take(mask))))
-        if name == "moe":
-            columns["moe_ep_size"] = np.full(len(table), float(execution.ep))
-            columns["moe_tp_size"] = np.full(len(table), float(execution.tp // execution.ep))
-            reduced.append((table, _result_bytes(table)))
-        out[name] = OpTable(name, columns)
-    if reduced:
-        out["nccl"] = _all_reduce(reduced, execution.tp)
+    out = dict(tables)
+    messages: list[OpTable] = []
+    if execution.tp > 1:
+        for name, table in tables.items():
+            out[name], sent = _tensor_parallel(table, execution)
+            messages += sent
+        messages = _reduced_once(messages, workload.layers)
+    messages += _between_stages(tables, workload, execution)
+    if messages:
+        out["nccl"] = joined([*messages, *([out["nccl"]] if "nccl" in out else [])])
     return out
+
+
+def _tensor_parallel(table: OpTable, execution: Execution) -> tuple[OpTable, list[OpTable]]:
+    """The table of one GPU, and the all-reduces that follow its operations."""
+    columns = dict(table.columns)
+    described = kind(table.kind)
+    sent = []
+    for shard, split in (("out", described.split_out), ("in", described.split_in)):
+        mask = table["shard"] == SHARDS.index(shard)
+        if not mask.any():
+            continue
+        for column in split:
+            divided_size = _split(table.kind, column, columns[column], mask, execution.tp)
+            columns[column] = np.where(mask, divided_size, columns[column])
+        if shard == "in":
+            whole = table.take(mask)
+            sent.append(_collective("all_reduce", execution.tp, _result_bytes(whole), whole))
+    if table.kind == "moe":
+        columns["moe_ep_size"] = np.full(len(table), float(execution.ep))
+        columns["moe_tp_size"] = np.full(len(table), float(execution.tp // execution.ep))
+        sent.append(_collective("all_reduce", execution.tp, _result_bytes(table), table))
+    return OpTable(table.kind, columns), sent
+
+
+def _reduced_once(messages: list[OpTable], layers: tuple[str, ...]) -> list[OpTable]:
+    """What is added up within one block is reduced once: shared experts with the routed ones beside them."""
+    blocks = [path.rsplit(".", 1)[0] + "." for path in layers]
+    seen: set[tuple[int, str]] = set()
+    out = []
+    for table in messages:
+        keep = []
+        for row, layer in enumerate(table["layer"].tolist()):
+            block = blocks[layer]
+            if block.endswith((".shared.", ".shared_expert.")):
+                block = block[: block.rstrip(".").rindex(".") + 1]
+            place = (int(table["pass_id"][row]), block)
+            if block == "." or place not in seen:
+                keep.append(row)
+            seen.add(place)
+        out.append(table.take(np.array(keep, dtype=np.intp)))
+    return [table for table in out if len(table)]
+
+
+def _between_stages(
+    tables: Mapping[str, OpTable], workload: Workload, execution: Execution
+) -> list[OpTable]:
+    """Activations sent from pipeline stage to pipeline stage, once a pass and boundary."""
+    hidden = workload.info.get("hidden_size")
+    if execution.pp == 1 or not hidden:
+        return []
+    if execution.pp > (workload.info.get("num_layers") or execution.pp):
+        raise InputError(f"pp={execution.pp} is more stages than the model has layers ({workload.info['num_layers']})")
+    n = len(workload.passes)
+    tokens = np.array([one.tokens for one in workload.passes])
+    last = max(int(table["order"].max()) for table in tables.values())
+    common = OpTable(
+        "nccl",
+        {
+            "count": np.full(n, float(execution.pp - 1)),
+            "order": np.full(n, last),
+            "pass_id": np.arange(n),
+            "layer": np.zeros(n, dtype=np.int64),
+            "shard": np.zeros(n, dtype=np.int64),
+        },
+    )
+    return [_collective("send_recv", 2, np.maximum(tokens, 1.0) * float(hidden) * 2.0, common)]
 
 
 def _split(name: str, column: str, values: Array, mask: Array, degree: int) -> Array:
@@ -72,14 +139,13 @@ def _result_bytes(table: OpTable) -> Array:
     raise InputError(f"no rule says what {table.kind} sends when it is divided along its reduction")
 
 
-def _all_reduce(reduced: list[tuple[OpTable, Array]], degree: int) -> OpTable:
-    message = np.concatenate([size for _, size in reduced])
+def _collective(name: str, gpus: int, message_bytes: Array, after: OpTable) -> OpTable:
+    """A collective behind each row of `after`."""
     columns = {
-        "collective": np.full(len(message), COLLECTIVES.index("all_reduce")),
-        "num_gpus": float(degree),
-        "message_bytes": np.maximum(message, 1.0),
+        "collective": name,
+        "num_gpus": float(gpus),
+        "message_bytes": np.maximum(np.asarray(message_bytes, dtype=np.float64), 1.0),
     }
-    table = op_table("nccl", columns, rows=len(message))
-    common = {name: np.concatenate([one[name] for one, _ in reduced]) for name in COMMON}
-    common["order"] = common["order"] + 1
-    return OpTable("nccl", {**table.columns, **common})
+    table = trusted_table("nccl", columns, len(after))
+    common = {key: after[key] for key in COMMON}
+    return OpTable("nccl", {**table.columns, **common, "order": common["order"] + 1})

@@ -57,7 +57,7 @@ def lower(workload: Workload, gpu: Gpu, execution: Execution) -> Lowered:
         name: replace(table, columns={**table.columns, "order": np.asarray(table["order"]) * STEP})
         for name, table in workload.tables.items()
     }
-    tables = expanded(divided(spaced, execution), execution.attention, execution.launch_mode)
+    tables = expanded(divided(spaced, workload, execution), execution.attention, execution.launch_mode)
     out: dict[str, OpTable] = {}
     replaced: dict[str, str] = {}
     for name, table in tables.items():
