@@ -41,7 +41,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
 
     Rows up to `WARP_ROW` of a softmax stay in registers of a warp, of which a block holds four; longer rows and
     all normalisations are read again in each pass, through L1 and L2. A row shorter than a warp (or than a
-    block's vectors) leaves lanes idle.
+    block's vectors) leaves lanes idle; sums, means and pooling windows that short take one thread a row.
 
     Parameters
     ----------
@@ -63,6 +63,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
     read, written = rows * dim * size, rows * results * size
     in_warp = (op == _SOFTMAX) & (dim <= WARP_ROW)
     passes = np.where(in_warp, 1.0, _PASSES[op])
+    in_thread = (_RESULTS[op] > 0) & (dim < WARP)
 
     # lanes that a row occupies: a power of two below a warp, whole warps of vectors above
     vector = np.where(in_warp, 1.0, 16.0 / size)
@@ -72,8 +73,9 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
         WARP * np.clip(np.ceil(dim / (vector * WARP)), 1.0, np.where(op == _SOFTMAX, 32.0, 4.0)),
     )
     turns = np.where(in_warp, 2.0 ** np.ceil(np.log2(np.maximum(dim / WARP, 1.0))), np.ceil(dim / (lanes * vector)) * vector)
+    lanes, turns = np.where(in_thread, 1.0, lanes), np.where(in_thread, dim, turns)
     padded = rows * lanes * turns
-    blocks = np.maximum(np.where(in_warp, np.ceil(rows * lanes / 128.0), rows), 1.0)
+    blocks = np.maximum(np.where(in_warp | in_thread, np.ceil(rows * lanes / 128.0), rows), 1.0)
     waves = np.ceil(blocks / gpu.sm_count)
 
     footprint = read + written
@@ -82,7 +84,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
     # a row is read again soon: what the SMs' L1 can hold of it does not go to L2
     resident_rows = np.minimum(rows, gpu.sm_count * gpu.warps_per_sm * WARP / np.maximum(lanes, WARP))
     l1_misses = np.clip(resident_rows * dim * size / (gpu.sm_count * gpu.l1_kib * 1024.0), 0.0, 1.0)
-    reduction_steps = rows * 10.0 * lanes  # shuffles of the lanes, and the exchange between warps
+    reduction_steps = np.where(in_thread, 0.0, rows * 10.0 * lanes)  # shuffles of the lanes, and the exchange between warps
     groups, group = group_labels(
         op * len(DTYPES) + code, [f"{name}/{dtype.name}" for name in REDUCTIONS for dtype in DTYPES]
     )
@@ -93,7 +95,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
         group=group,
         cuda_flop=2.0 * (padded * (_INSTRUCTIONS[op] + 2.0 * passes / vector) + reduction_steps),
         cuda_flop_per_clk=vector_rate(gpu),
-        sfu_ops=padded * _SPECIAL[op] + rows * lanes,
+        sfu_ops=padded * _SPECIAL[op] + np.where(in_thread, 0.0, rows * lanes),
         shared_bytes=read * passes + written,
         l2_bytes=read + written + again * l1_misses,
         dram_bytes=footprint * misses,
