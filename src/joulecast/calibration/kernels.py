@@ -82,9 +82,16 @@ def pools(
     Where an engine's kernels were timed in bursts as well as under load, only the bursts are given, unless
     `sustained_too`; where only under load, rows at the power limit are marked.
     """
+    return pools_of(read_kernel_tables(folder, kinds), most_rows, seed, sustained_too)
+
+
+def pools_of(
+    measured: Iterable[Measured], most_rows: int = MOST_ROWS, seed: int = 0, sustained_too: bool = False
+) -> Iterator[Pool]:
+    """The same of batches that were read already."""
     batches: dict[tuple[str, str, str, bool], list[Measured]] = defaultdict(list)
     generator = np.random.default_rng(seed)
-    for batch in read_kernel_tables(folder, kinds):
+    for batch in measured:
         few = batch
         if len(batch) > most_rows:
             few = batch.take(np.sort(generator.choice(len(batch), most_rows, replace=False)))
