@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import power_coefficients, time_coefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import Conditions, KernelWork
-from joulecast.physics.correction import correct
+from joulecast.physics.correction import correct, correction_factor
 from joulecast.physics.power import WorkEnergy, energy_parts_j, mean_power_w, work_energy
 from joulecast.physics.throttle import settled_clock_mhz
 from joulecast.physics.timing import (
@@ -88,6 +90,7 @@ def price(
     power: PowerCoefficients | None = None,
     time: dict[str, TimeCoefficients] | None = None,
     exclude: tuple[str, ...] = (),
+    corrections: Mapping[str, CorrectionModel] | None = None,
 ) -> Priced:
     """Price the operations of `table` on `gpu`.
 
@@ -102,6 +105,8 @@ def price(
         Efficiencies by ``family/engine/group`` that win over the shipped ones.
     exclude : tuple of str
         GPUs whose shipped coefficients may not be used.
+    corrections : mapping of str to CorrectionModel, optional
+        By family, in place of the shipped ones; a family that is absent goes without.
 
     Returns
     -------
@@ -116,7 +121,13 @@ def price(
     ]
     scale = np.array([one.scale for one in per_group])[work.group]
     times = module_times(work, gpu, parameters_by_row(per_group, work.group), scale)
-    times, distance = correct(work, times, gpu, exclude, engine=conditions.engine)
+    if corrections is None:
+        times, distance = correct(work, times, gpu, exclude, engine=conditions.engine)
+    elif (model := corrections.get(work.family)) is not None and len(work):
+        factor, distance = correction_factor(model, work, times, gpu, engine=conditions.engine)
+        times = replace(times, scale=times.scale * factor)
+    else:
+        distance = np.zeros(len(work))
     power = power or power_coefficients(gpu, exclude=exclude)
     kept = np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)
     spread = np.array([one.spread90 for one in per_group])
