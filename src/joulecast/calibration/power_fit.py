@@ -86,7 +86,7 @@ def power_rows(batches: list[Measured], gpu: Gpu, seed: int = 0) -> PowerRows:
         columns = [
             np.ones((rows.size, 1)),
             drive[:, None],
-            (drive * np.minimum(1.0, work.blocks / gpu.sm_count))[:, None],
+            (drive * priced.energy.busy)[:, None],
             by_math * (work.tensor_flop * rate)[:, None],
             by_math * (work.cuda_flop * rate)[:, None],
             (work.sfu_ops * rate)[:, None],

@@ -14,6 +14,9 @@ from joulecast.kernels.work import MATHS, KernelWork
 
 Floats = npt.NDArray[np.float64]
 
+#: Power of an SM whose warps all wait for memory, over that of one that works: its clock runs, its pipelines rest.
+STALLED_SHARE = 0.5
+
 #: Where energy goes, in the order of `energy_parts_j`.
 POWER_MODULES = ("tensor core", "CUDA core", "special functions", "shared memory", "L2", "DRAM", "active SMs", "static")
 
@@ -30,7 +33,7 @@ class WorkEnergy:
     dram_j : ndarray, shape (n,)
         Energy of DRAM and its interface. [J]
     busy : ndarray, shape (n,)
-        Share of the SMs that hold blocks, in [0, 1].
+        Share of the SMs that hold blocks, those that wait for memory counted by `STALLED_SHARE`, in [0, 1].
     """
 
     core_j: Floats
@@ -43,7 +46,7 @@ class WorkEnergy:
         return np.asarray(self.core_j.sum(axis=0))
 
 
-def work_energy(work: KernelWork, gpu: Gpu, power: PowerCoefficients) -> WorkEnergy:
+def work_energy(work: KernelWork, gpu: Gpu, power: PowerCoefficients, core_share: Any = 1.0) -> WorkEnergy:
     """Energy of the work of each operation at the voltage of the rate clock.
 
     Parameters
@@ -51,6 +54,8 @@ def work_energy(work: KernelWork, gpu: Gpu, power: PowerCoefficients) -> WorkEne
     work : KernelWork
     gpu : Gpu
     power : PowerCoefficients
+    core_share : array_like
+        Share of each operation's time that its core modules need; the rest they wait.
 
     Returns
     -------
@@ -67,7 +72,8 @@ def work_energy(work: KernelWork, gpu: Gpu, power: PowerCoefficients) -> WorkEne
             work.l2_bytes * power.l2_pj,
         ]
     )
-    busy = np.minimum(1.0, work.blocks / gpu.sm_count)
+    working = STALLED_SHARE + (1.0 - STALLED_SHARE) * np.minimum(core_share, 1.0)
+    busy = np.minimum(1.0, work.blocks / gpu.sm_count) * working
     return WorkEnergy(core * 1e-12, work.dram_bytes * (power.dram_pj * 1e-12), busy)
 
 

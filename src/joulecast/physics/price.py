@@ -21,6 +21,7 @@ from joulecast.physics.throttle import settled_clock_mhz
 from joulecast.physics.timing import (
     CORE_MODULES,
     ModuleTimes,
+    core_share,
     dram_rate_gb_s,
     duration_s,
     module_times,
@@ -134,7 +135,7 @@ def price(
     return Priced(
         work=work,
         times=times,
-        energy=work_energy(work, gpu, power),
+        energy=work_energy(work, gpu, power, core_share(times, gpu)),
         gpu=gpu,
         power=power,
         provenance=kept[work.group],

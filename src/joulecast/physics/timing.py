@@ -168,6 +168,14 @@ def duration_s(times: ModuleTimes, gpu: Gpu, clock_mhz: Any) -> Floats:
     return times.scale * (times.fixed_s + times.fixed_cycles / hertz + serial + body)
 
 
+def core_share(times: ModuleTimes, gpu: Gpu) -> Floats:
+    """Share of each operation's time at the rate clock that its core modules need, at most 1. Dimensionless."""
+    hertz = gpu.rate_clock_mhz * 1e6
+    total = duration_s(times, gpu, gpu.rate_clock_mhz) / times.scale
+    needed = (times.core_total_cycles + times.serial_cycles) / hertz
+    return np.minimum(1.0, needed / np.where(total > 0, total, 1.0))
+
+
 def measured_s(duration_s: Any, host_us: Any, host_lead_us: Any) -> Floats:
     """Time that event timers around a single launch show: the kernel's, or the host's where that is longer.
 
