@@ -24,6 +24,10 @@ MATH_OF = np.array([MATHS.index(dtype.math) for dtype in DTYPES], dtype=np.intp)
 
 FP32 = MATHS.index("fp32")
 
+#: How much of L2 serves one walk through data, relative to caches made of two halves that keep copies of each
+#: other's lines: a single large one holds more.
+_L2_REACH = {"ada": 1.5}
+
 #: A previous kernel's data shares L2 with its own inputs and the next kernel's, so this many times what an
 #: operation touches passes through between writing an activation and reading it again.
 STREAM_CROWDING = 2.0
@@ -74,7 +78,8 @@ def activation_misses(footprint_bytes: Any, gpu: Gpu, conditions: Conditions) ->
         Dimensionless, in [0, 1].
     """
     crowding = 1.0 if conditions.residency == "loop" else STREAM_CROWDING
-    return 1.0 - resident_share(np.asarray(footprint_bytes) * crowding, gpu.l2_mib * 2.0**20)
+    reach = _L2_REACH.get(gpu.architecture, 1.0)
+    return 1.0 - resident_share(np.asarray(footprint_bytes) * crowding, gpu.l2_mib * 2.0**20 * reach)
 
 
 def log_ratio(value: Any, reference: Any) -> Floats:

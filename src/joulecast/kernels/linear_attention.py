@@ -58,7 +58,7 @@ def conv_work(tokens: Floats, sequences: Floats, channels: Floats, taps: Floats)
         cuda_flop=2.0 * _CONV_THREADS * blocks * (_CONV_INSTRUCTIONS + 60.0 * (turns - 1.0)),
         sfu_ops=2.0 * tokens * channels,
         traffic=moved,
-        footprint=moved,
+        footprint=moved / 2.0,  # results take the place of what they were made from
         blocks=blocks,
         launches=np.ones_like(tokens),
         latency_cycles=zero,
