@@ -110,7 +110,15 @@ _MLA = (
     _size("num_heads", "query heads on this GPU"),
     *_ATTENTION_DTYPES,
 )
-_MLA_MODULE = (*_MLA, _dtype("gemm_dtype", "format of the projections", "bf16"))
+LATENT_MODELS = (
+    "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1", "nvidia/DeepSeek-V3.1-NVFP4", "deepseek-ai/DeepSeek-V3.2",
+    "zai-org/GLM-5", "zai-org/GLM-5-FP8", "nvidia/GLM-5-NVFP4",
+)  # fmt: skip
+_MLA_MODULE = (
+    *_MLA,
+    _dtype("gemm_dtype", "format of the projections", "bf16"),
+    _choice("model", LATENT_MODELS, LATENT_MODELS[0], "whose widths the projections have"),
+)
 
 REDUCTIONS = ("softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "sum", "max", "mean", "pool")
 ELEMENTWISE = (
@@ -330,7 +338,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 def kind(name: str) -> Kind:
     """The kind of operation called `name`; `UnknownNameError` if there is none."""
-    found = KINDS.get(name)
+    found = KINDS.get(name) if isinstance(name, str) else None
     if found is None:
         raise UnknownNameError("operation", name, KINDS)
     return found
