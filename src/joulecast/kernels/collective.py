@@ -59,7 +59,7 @@ def _rank_class(ranks: Floats) -> Any:
     return np.searchsorted(np.array(RANK_CLASSES[:-1]), ranks)
 
 
-def _steps(collective: Any, ranks: Floats) -> Floats:
+def _steps(ranks: Floats) -> Floats:
     """Steps that latency counts for, relative to those of the rank class. Dimensionless."""
     typical = np.array(RANK_CLASSES, dtype=np.float64)[_rank_class(ranks)]
     return np.where(ranks > 1, np.log2(np.maximum(ranks, 2.0)) / np.log2(typical), 0.0)
@@ -85,7 +85,7 @@ def _collective(
     # what is received is added to or stored beside the own part: a read and a write of it, and a read to send
     moved = np.where(ranks > 1, 3.0 * sent, 0.0)
     misses = activation_misses(2.0 * message, gpu, conditions)
-    steps = _steps(collective, ranks)
+    steps = _steps(ranks)
     blocks = np.clip(np.ceil(sent / 2.0**17), 1.0, 24.0)
     groups, group = group_labels(
         np.asarray(collective) * len(RANK_CLASSES) + _rank_class(ranks),
@@ -154,4 +154,7 @@ def custom_allreduce_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> K
     return _collective("custom_allreduce", table, gpu, conditions, collective, COLLECTIVES)
 
 
-FAMILY = (Family("nccl", ("nccl",), nccl_work), Family("custom_allreduce", ("custom_allreduce",), custom_allreduce_work))
+FAMILY = (
+    Family("nccl", ("nccl",), nccl_work),
+    Family("custom_allreduce", ("custom_allreduce",), custom_allreduce_work),
+)

@@ -115,7 +115,7 @@ def output_size(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
     ``floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1``.
     """
     span = np.asarray(size) + 2.0 * np.asarray(padding) - np.asarray(dilation) * (np.asarray(kernel) - 1.0) - 1.0
-    return np.maximum(np.floor(span / np.asarray(stride)) + 1.0, 1.0)
+    return np.asarray(np.maximum(np.floor(span / np.asarray(stride)) + 1.0, 1.0))
 
 
 def _shape(table: OpTable) -> _Shape:
@@ -172,9 +172,7 @@ _TILES = ((128.0, 128.0, 2.0), (128.0, 64.0, 4.0), (128.0, 32.0, 8.0), (64.0, 64
 _GEMM_TILES = ((128.0, 128.0, 2.0), (128.0, 64.0, 4.0), (64.0, 64.0, 8.0), (32.0, 128.0, 4.0))
 
 
-def _tiled(
-    m: Floats, n: Floats, k: Floats, batch: Any, size: Floats, rate: Floats, gpu: Gpu, tiles: Any
-) -> _Candidate:
+def _tiled(m: Floats, n: Floats, k: Floats, batch: Any, size: Floats, rate: Floats, gpu: Gpu, tiles: Any) -> _Candidate:
     zero = np.zeros_like(m)
     options = [_matrix_multiply(m, n, k, batch, size, tile, gpu) for tile in tiles]
     return _best(options, [option.seconds(rate, gpu, zero) for option in options])[0]
@@ -186,9 +184,9 @@ def _direct(shape: _Shape, tensor: npt.NDArray[np.bool_], rate: Floats, gpu: Gpu
     options = _tiled(
         shape.pixels, shape.filters, channels * shape.taps, shape.groups, shape.in_bytes, rate, gpu, _TILES
     )
-    # a tile's pixels share most of their taps: what L1 keeps of the window is not asked of L2 again
-    halo = np.minimum(1.0, (1.0 + shape.input_total / np.maximum(shape.pixels * shape.in_bytes, 1.0)
-                            / np.maximum(shape.channels * shape.groups * shape.taps, 1.0)) / np.sqrt(shape.taps))  # fmt: skip
+    # neighbouring pixels share taps: L1 keeps some of the window from being asked of L2 again (half, in logarithms)
+    gathered = shape.pixels * shape.channels * shape.groups * shape.taps * shape.in_bytes
+    halo = np.sqrt(np.minimum(1.0, shape.input_total / gathered))
     # tensor cores want channels last; eager frameworks keep them first and turn them around the kernel
     turned = np.where(tensor & (shape.taps > 1), 2.0 * (shape.input_total + shape.output_total), 0.0)
     return replace(options, l2=options.l2 * halo, serial=turned, launches=np.where(turned > 0, 3.0, 1.0))
@@ -296,6 +294,7 @@ def convolution_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kernel
     costs[3] = np.where(narrow, costs[3], never)
     costs[0] = np.where(narrow, never, costs[0])
     best, chosen = _best(candidates, costs)
+    ranked = np.partition(np.stack(costs), 1, axis=0)
 
     # filters' tiles walk over the input again; what L2 can't hold of a wave's share comes from DRAM again
     again = np.where(chosen <= 2, np.maximum(np.ceil(shape.filters / 128.0) - 1.0, 0.0), 0.0)
@@ -337,7 +336,7 @@ def convolution_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kernel
             "log_filters": np.log(shape.filters) / 8.0,
             "log_pixels": np.log(shape.pixels) / 16.0,
             "dram_share": misses,
-            "runner_up": np.minimum(np.sort(np.stack(costs), axis=0)[1] / np.stack(costs).min(axis=0), 4.0),
+            "runner_up": np.minimum(ranked[1] / ranked[0], 4.0),
         },
         reasons=missing,
     )

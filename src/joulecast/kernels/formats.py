@@ -84,4 +84,4 @@ def activation_misses(footprint_bytes: Any, gpu: Gpu, conditions: Conditions) ->
 
 def log_ratio(value: Any, reference: Any) -> Floats:
     """Natural logarithm of a ratio, for features; both at least a millionth."""
-    return np.log(np.maximum(value, 1e-6)) - np.log(np.maximum(reference, 1e-6))
+    return np.asarray(np.log(np.maximum(value, 1e-6)) - np.log(np.maximum(reference, 1e-6)))

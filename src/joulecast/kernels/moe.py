@@ -40,7 +40,16 @@ _CLUSTER = {"hopper": 2.0, "blackwell": 2.0}
 _EDGE_BYTES = 1024.0
 
 #: Names by which engines call their default kernels.
-_PREFIXES = ("moe_torch_flow", "vllm_fused_moe", "torch_flow", "vllm_default", "default", "cutlass", "deepgemm", "nongated")
+_PREFIXES = (
+    "moe_torch_flow",
+    "vllm_fused_moe",
+    "torch_flow",
+    "vllm_default",
+    "default",
+    "cutlass",
+    "deepgemm",
+    "nongated",
+)
 
 _ROUNDED = np.array([dtype.weight_bytes < dtype.activation_bytes for dtype in DTYPES])
 

@@ -61,9 +61,7 @@ def quantize_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWor
     waves = np.ceil(blocks / gpu.sm_count)
     per_element = _CONVERT + np.where(dynamic, _MAXIMUM, 0.0)
     again_dram = again * activation_misses(read, gpu, conditions)
-    groups, group = group_labels(
-        op * len(DTYPES) + code, [f"{name}/{dtype.name}" for name in _OPS for dtype in DTYPES]
-    )
+    groups, group = group_labels(op * len(DTYPES) + code, [f"{name}/{dtype.name}" for name in _OPS for dtype in DTYPES])
     return work(
         "quantize",
         len(table),

@@ -48,7 +48,7 @@ class Routed:
 def coverage(tokens: Any, topk: Any, experts: Any) -> Floats:
     """Expected share of experts that `tokens` hit when each picks `topk` at random, ``1 - (1 - k / E)^T``."""
     miss = np.clip(1.0 - np.asarray(topk, dtype=np.float64) / np.asarray(experts), 0.0, 1.0)
-    return 1.0 - miss ** np.asarray(tokens)
+    return np.asarray(1.0 - miss ** np.asarray(tokens))
 
 
 def power_law(exponent: Floats, largest: Floats) -> Floats:

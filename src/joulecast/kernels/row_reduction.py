@@ -72,7 +72,9 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
         np.minimum(2.0 ** np.ceil(np.log2(dim)), WARP),
         WARP * np.clip(np.ceil(dim / (vector * WARP)), 1.0, np.where(op == _SOFTMAX, 32.0, 4.0)),
     )
-    turns = np.where(in_warp, 2.0 ** np.ceil(np.log2(np.maximum(dim / WARP, 1.0))), np.ceil(dim / (lanes * vector)) * vector)
+    turns = np.where(
+        in_warp, 2.0 ** np.ceil(np.log2(np.maximum(dim / WARP, 1.0))), np.ceil(dim / (lanes * vector)) * vector
+    )
     lanes, turns = np.where(in_thread, 1.0, lanes), np.where(in_thread, dim, turns)
     padded = rows * lanes * turns
     blocks = np.maximum(np.where(in_warp | in_thread, np.ceil(rows * lanes / 128.0), rows), 1.0)
@@ -84,7 +86,9 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
     # a row is read again soon: what the SMs' L1 can hold of it does not go to L2
     resident_rows = np.minimum(rows, gpu.sm_count * gpu.warps_per_sm * WARP / np.maximum(lanes, WARP))
     l1_misses = np.clip(resident_rows * dim * size / (gpu.sm_count * gpu.l1_kib * 1024.0), 0.0, 1.0)
-    reduction_steps = np.where(in_thread, 0.0, rows * 10.0 * lanes)  # shuffles of the lanes, and the exchange between warps
+    reduction_steps = np.where(
+        in_thread, 0.0, rows * 10.0 * lanes
+    )  # shuffles of the lanes, and the exchange between warps
     groups, group = group_labels(
         op * len(DTYPES) + code, [f"{name}/{dtype.name}" for name in REDUCTIONS for dtype in DTYPES]
     )
