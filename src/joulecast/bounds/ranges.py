@@ -17,7 +17,7 @@ def number(value: Any, what: str, unit: str = "") -> float:
         If it is no finite number; `what` and `unit` name it.
     """
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "f") in "bc":
             raise TypeError
         found = float(value)
     except (TypeError, ValueError, OverflowError):

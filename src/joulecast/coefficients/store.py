@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import math
+import json
 import os
+import string
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from joulecast.coefficients.schema import (
+    PROVENANCES,
     SCHEMA,
     GpuCoefficients,
     HostCoefficients,
     PowerCoefficients,
     TimeCoefficients,
 )
-from joulecast.errors import InputError
+from joulecast.errors import InputError, UnknownNameError, shortened
+
+Record = TypeVar("Record", TimeCoefficients, PowerCoefficients, HostCoefficients)
+
+#: Letters of which TOML keys need no quotes.
+_BARE = string.ascii_letters + string.digits + "_-"
 
 
 def shipped() -> tuple[str, ...]:
@@ -60,16 +67,23 @@ def parse(text: str, name: str) -> GpuCoefficients:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{name} is no TOML: {error}") from None
-    if data.get("schema") != SCHEMA:
-        raise InputError(f"{name} has schema {data.get('schema')!r}; this version reads schema {SCHEMA}")
-    _check_numbers(data, name)
-    try:
-        time = {key: TimeCoefficients(**values) for key, values in data.get("time", {}).items()}
-        power = PowerCoefficients(**data["power"]) if "power" in data else None
-        host = HostCoefficients(**data["host"]) if "host" in data else None
-        return GpuCoefficients(str(data["gpu"]), MappingProxyType(time), power, host)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{name} does not hold what schema {SCHEMA} asks for: {error}") from None
+    schema = data.get("schema")
+    if schema != SCHEMA or isinstance(schema, bool):
+        raise InputError(f"{name} has schema {shortened(schema)!r}; this version reads schema {SCHEMA}")
+    gpu = data.get("gpu")
+    if not isinstance(gpu, str):
+        raise InputError(f"{name}: gpu must be the name of a GPU, got {shortened(gpu)!r}")
+    time = {}
+    for key, values in _mapping(data.get("time", {}), f"{name}: time").items():
+        if key.count("/") < 2:
+            raise InputError(f"{name}: time: {shortened(key)!r} must be named family/engine/group")
+        time[key] = _fields(TimeCoefficients, values, f"{name}: time: {key}")
+    return GpuCoefficients(
+        gpu,
+        MappingProxyType(time),
+        _fields(PowerCoefficients, data["power"], f"{name}: power") if "power" in data else None,
+        _fields(HostCoefficients, data["host"], f"{name}: host") if "host" in data else None,
+    )
 
 
 def dump(coefficients: GpuCoefficients) -> str:
@@ -89,11 +103,19 @@ def dump(coefficients: GpuCoefficients) -> str:
 
 
 def write(coefficients: GpuCoefficients, path: Path) -> None:
-    """Write a coefficient file atomically: a reader sees the old file or the new one, never a part."""
+    """Write a coefficient file atomically: a reader sees the old file or the new one, never a part.
+
+    Raises
+    ------
+    InputError
+        If the coefficients hold a number that no reader would take; the old file stays.
+    """
+    text = dump(coefficients)
+    parse(text, str(path))
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(dump(coefficients))
+            file.write(text)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except BaseException:
@@ -101,16 +123,55 @@ def write(coefficients: GpuCoefficients, path: Path) -> None:
         raise
 
 
-def _check_numbers(value: Any, name: str) -> None:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _check_numbers(item, f"{name}: {key}")
-    elif isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-        raise InputError(f"{name} must be a finite number of zero or more, got {value}")
+#: Numbers that something is divided by, or that are an exponent: none may be less than these.
+_LOWEST = {
+    **dict.fromkeys((f"{part}_efficiency" for part in ("tensor", "cuda", "sfu", "shared", "l2", "dram", "link")), 1e-6),
+    "sharpness": 1.0,
+    "scale": 1e-6,
+}
+
+
+def _fields(record: type[Record], values: Any, name: str) -> Record:
+    """A `record` of the checked `values` of one table of a file."""
+    given = _mapping(values, name)
+    checked: dict[str, Any] = {}
+    known = {one.name: one for one in fields(record)}
+    for key, value in given.items():
+        if key not in known:
+            raise UnknownNameError(f"entry of {name}", key, known)
+        described = str(known[key].type)
+        if described == "str":
+            if not isinstance(value, str):
+                raise InputError(f"{name}: {key} must be a text, got {shortened(value)!r}")
+            if key == "provenance" and value not in PROVENANCES:
+                raise UnknownNameError(f"provenance in {name}", value, PROVENANCES)
+            checked[key] = value
+        elif described.startswith("Mapping"):
+            inner = _mapping(value, f"{name}: {key}")
+            checked[key] = {word: _number(item, f"{name}: {key}: {word}") for word, item in inner.items()}
+        else:
+            number = _number(value, f"{name}: {key}", _LOWEST.get(key, 0.0))
+            checked[key] = int(number) if described == "int" else number
+    missing = [key for key, one in known.items() if one.default is MISSING and key not in checked]
+    if missing:
+        raise InputError(f"{name} lacks {', '.join(missing)}")
+    return record(**checked)
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} must be a table, got {shortened(value)!r}")
+    return value
+
+
+def _number(value: Any, name: str, lowest: float = 0.0) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= 1e12:
+        raise InputError(f"{name} must be a number between {lowest:g} and 1e12, got {shortened(value)}")
+    return float(value)
 
 
 def _pairs(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {_value(value)}" for key, value in values.items()]
+    return [f"{_text(key) if key.strip(_BARE) else key} = {_value(value)}" for key, value in values.items()]
 
 
 def _value(value: Any) -> str:
@@ -123,5 +184,5 @@ def _value(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    """A TOML string: JSON's, which leaves only DEL unescaped of what TOML wants escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -43,6 +43,8 @@ def change_gpu(gpu: Gpu, changes: Mapping[str, str | float]) -> Gpu:
     """
     if not changes:
         return gpu
+    if not isinstance(changes, Mapping):
+        raise InputError(f"changes must map fields of a GPU to values, got {shortened(changes)!r}")
     given = {_field(key): _value(_field(key), value) for key, value in changes.items()}
     values: dict[str, Any] = {field.name: getattr(gpu, field.name) for field in dataclasses.fields(gpu)}
     sources = dict(gpu.sources)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
-from joulecast.errors import InputError, UnknownNameError
+from joulecast.errors import InputError, UnknownNameError, shortened
 
 LAUNCH_MODES = ("eager", "compiled", "cuda_graph")
 ATTENTIONS = ("fused", "eager")
@@ -46,8 +47,10 @@ class Execution:
                 raise UnknownNameError(what, word, known)
         for name in ("tp", "pp", "ep"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
-                raise InputError(f"{name} must be a whole number from 1 to 4096, got {value!r}")
+            degree = 0 if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+            if not 1 <= degree <= 4096:
+                raise InputError(f"{name} must be a whole number from 1 to 4096, got {shortened(value)!r}")
+            object.__setattr__(self, name, degree)
         if self.tp % self.ep:
             raise InputError(
                 f"ep={self.ep} must divide tp={self.tp}: experts are spread over the GPUs of the tensor-parallel group"

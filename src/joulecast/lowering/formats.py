@@ -29,7 +29,7 @@ FALLBACKS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "w4a8_mxfp4": ("w4a16_mxfp4", "w4a16"),
     }
 )
-_ATTENTION_FALLBACKS = {"fp8": "bf16", "fp8_block": "bf16", "nvfp4": "bf16", "mxfp4": "bf16", "int8": "bf16", "int4": "bf16"}
+_ATTENTION_FALLBACKS = dict.fromkeys(("fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4"), "bf16")
 
 #: Kinds whose formats are arithmetic; elsewhere a format is only a size in memory, which every GPU has.
 _MATRIX = ("gemm", "batched_gemm", "conv2d", "moe", "mla_bmm")
@@ -67,8 +67,8 @@ def replace_formats(table: OpTable, gpu: Gpu) -> tuple[OpTable, dict[str, str]]:
     columns: dict[str, Array] = dict(table.columns)
     replaced: dict[str, str] = {}
     for column in kind(table.kind).columns:
-        arithmetic = column.name in ("dtype", "gemm_dtype") and table.kind in _MATRIX or column.name == "gemm_dtype"
-        if column.type != "dtype" or not (arithmetic or column.name == "attn_dtype"):
+        arithmetic = column.name in ("attn_dtype", "gemm_dtype") or (column.name == "dtype" and table.kind in _MATRIX)
+        if column.type != "dtype" or not arithmetic:
             continue
         codes = columns[column.name]
         for code in np.unique(codes):

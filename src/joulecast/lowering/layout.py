@@ -123,20 +123,27 @@ def _split(name: str, column: str, values: Array, mask: Array, degree: int) -> A
         if uneven.any():
             heads = int(values[uneven][0])
             fits = max(d for d in range(1, degree + 1) if heads % d == 0)
-            raise InputError(f"{heads} {column} of {name} don't divide by tp={degree}; the nearest that does is tp={fits}")
-    return np.ceil(values / degree)
+            what = f"{heads} {column} of {name} don't divide by tp={degree}"
+            raise InputError(f"{what}; the nearest that does is tp={fits}")
+    return np.asarray(np.ceil(values / degree))
 
 
 def _result_bytes(table: OpTable) -> Array:
-    bytes_out = np.array([d.output_bytes for d in DTYPES])[table["dtype"]]
     if table.kind == "gemm":
-        return table["m"] * table["n"] * bytes_out
-    if table.kind == "moe":
-        return table["num_tokens"] * table["hidden_size"] * bytes_out
-    if table.kind == "conv2d":
-        pixels = np.ceil(table["height"] / table["stride"]) * np.ceil(table["width"] / table["stride"])
-        return table["batch_size"] * table["out_channels"] * pixels * bytes_out
-    raise InputError(f"no rule says what {table.kind} sends when it is divided along its reduction")
+        elements = table["batch"] * table["m"] * table["n"]
+    elif table.kind == "moe":
+        elements = table["num_tokens"] * table["hidden_size"]
+    elif table.kind == "conv2d":
+        elements = table["batch_size"] * table["out_channels"] * _outputs(table, "height") * _outputs(table, "width")
+    else:
+        raise InputError(f"no rule says what {table.kind} sends when it is divided along its reduction")
+    return np.asarray(elements * np.array([one.output_bytes for one in DTYPES])[table["dtype"]])
+
+
+def _outputs(table: OpTable, side: str) -> Array:
+    """Rows or columns of the result of a convolution."""
+    reach = table["dilation"] * (table[f"kernel_{side[0]}"] - 1) + 1
+    return np.asarray(np.maximum(np.floor((table[side] + 2 * table["padding"] - reach) / table["stride"]) + 1, 1.0))
 
 
 def _collective(name: str, gpus: int, message_bytes: Array, after: OpTable) -> OpTable:

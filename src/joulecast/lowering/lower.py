@@ -55,7 +55,7 @@ def lower(workload: Workload, gpu: Gpu, execution: Execution) -> Lowered:
     """
     spaced = {
         name: replace(table, columns={**table.columns, "order": np.asarray(table["order"]) * STEP})
-        for name, table in workload.tables.items()
+        for name, table in _that_run(workload).items()
     }
     tables = expanded(divided(spaced, workload, execution), execution.attention, execution.launch_mode)
     out: dict[str, OpTable] = {}
@@ -65,3 +65,14 @@ def lower(workload: Workload, gpu: Gpu, execution: Execution) -> Lowered:
         replaced.update(here)
     notes = [f"{gpu.name} has no {a} arithmetic: priced as {b}" for a, b in sorted(replaced.items())]
     return Lowered(workload, out, execution, (*workload.notes, *notes))
+
+
+def _that_run(workload: Workload) -> dict[str, OpTable]:
+    """The tables without operations that never run: of no count, or of passes that are never made."""
+    repeats = np.array([one.repeats for one in workload.passes])
+    out = {}
+    for name, table in workload.tables.items():
+        runs = table["count"] * repeats[table["pass_id"]] > 0
+        if runs.any():
+            out[name] = table if runs.all() else table.take(runs)
+    return out

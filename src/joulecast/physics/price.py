@@ -174,7 +174,7 @@ def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any) -> Settled:
         few = take(priced, over)
         limit = np.broadcast_to(np.asarray(power_limit_w, dtype=np.float64), (n,))[over]
         settled, _ = settled_clock_mhz(
-            lambda mhz, rows: at_clock(few, mhz)[1], clock[over], priced.gpu.clock_min_mhz, limit, over.size
+            lambda mhz, _: at_clock(few, mhz)[1], clock[over], priced.gpu.clock_min_mhz, limit, over.size
         )
         throttled[over] = True
         clock[over] = settled

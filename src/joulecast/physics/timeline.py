@@ -97,6 +97,8 @@ def queue_finish_s(host_cost_s: Floats, gpu_cost_s: Floats) -> float:
         ``max over i of (host time up to i + GPU time from i on)``; between the longer of the two sums and both
         together.
     """
+    if not len(host_cost_s):
+        return 0.0
     started = np.cumsum(host_cost_s)
     done_before = np.cumsum(gpu_cost_s) - gpu_cost_s
     return float(np.max(started - done_before) + gpu_cost_s.sum())
@@ -124,7 +126,7 @@ def run_phase(passes: Passes, clock_mhz: float, power_limit_w: float) -> Run:
     if asked.energy_j <= power_limit_w * asked.time_s:
         return asked
     settled, throttled = settled_clock_mhz(
-        lambda mhz, rows: np.array([_mean_power_w(passes, float(mhz[0]))]),
+        lambda mhz, _: np.array([_mean_power_w(passes, float(mhz[0]))]),
         clock_mhz,
         passes.priced.gpu.clock_min_mhz,
         power_limit_w,

@@ -32,6 +32,9 @@ Floats = npt.NDArray[np.float64]
 
 IDLE = "idle waiting"
 
+#: A second for one launch: more is a slip of units.
+_LARGEST_HOST_US = 1e6
+
 
 class Columns(Mapping[str, npt.NDArray[Any]]):
     """Columns by name; those that take long to write out (texts) are made when first asked for."""
@@ -143,8 +146,8 @@ def _host(gpu: Gpu, host_us_per_launch: float | None) -> HostCoefficients:
     if host_us_per_launch is None:
         return host_coefficients(gpu)
     cost = number(host_us_per_launch, "host cost a launch", "us")
-    if cost < 0:
-        raise InputError(f"host cost a launch must be 0 us or more, got {cost:g}")
+    if not 0 <= cost <= _LARGEST_HOST_US:
+        raise InputError(f"host cost a launch must be between 0 and {_LARGEST_HOST_US:g} us, got {cost:g}")
     return HostCoefficients(cost, cost, cost, module_us=0.0, provenance="measured", source="given by the user")
 
 
@@ -186,16 +189,18 @@ def _price_distinct(table: OpTable, gpu: Gpu, conditions: Conditions, exclude: t
         return price(table, gpu, conditions, exclude=exclude)
     few, inverse = table.distinct()
     priced = price(few, gpu, conditions, exclude=exclude)
-    return priced if len(few) == len(table) and np.array_equal(inverse, np.arange(len(table))) else take(priced, inverse)
+    in_order = len(few) == len(table) and np.array_equal(inverse, np.arange(len(table)))
+    return priced if in_order else take(priced, inverse)
 
 
 def _phases(workload: Workload, rows: _Rows) -> dict[str, npt.NDArray[np.intp]]:
-    """Rows of each phase, in the order of the passes."""
+    """Rows of each phase that runs something, in the order of the passes."""
     names = [one.phase for one in workload.passes]
-    return {
+    members = {
         phase: np.flatnonzero(np.isin(rows.pass_id, [i for i, name in enumerate(names) if name == phase]))
         for phase in dict.fromkeys(names)
     }
+    return {phase: some for phase, some in members.items() if some.size}
 
 
 def _passes(lowered: Lowered, rows: _Rows, members: npt.NDArray[np.intp], host: HostCoefficients) -> Passes:
@@ -212,7 +217,7 @@ def _passes(lowered: Lowered, rows: _Rows, members: npt.NDArray[np.intp], host: 
         count=count,
         pass_of=pass_of.astype(np.intp),
         repeats=np.array([lowered.workload.passes[i].repeats for i in ids], dtype=np.float64),
-        host_s=np.bincount(pass_of, weights=count * cost_us, minlength=ids.size) * 1e-6,
+        host_s=np.asarray(np.bincount(pass_of, weights=count * cost_us, minlength=ids.size) * 1e-6, dtype=np.float64),
     )
 
 
@@ -225,9 +230,9 @@ class _Parts:
         passes = lowered.workload.passes
         self.repeats = np.array([one.repeats for one in passes])[rows.pass_id]
         self.runs_of_row = rows.count * self.repeats
-        names = [one.phase for one in passes]
-        self.phase_names = tuple(dict.fromkeys(names))
-        self.phase_of = np.array([self.phase_names.index(name) for name in names])[rows.pass_id]
+        self.phase_names = tuple(runs)
+        codes = {name: code for code, name in enumerate(runs)}
+        self.phase_of = np.array([codes.get(one.phase, -1) for one in passes])[rows.pass_id]
         self.clock = np.array([runs[name].clock_mhz for name in self.phase_names])[self.phase_of]
         self.kernel_s = np.empty(len(rows.priced))
         for code, name in enumerate(self.phase_names):

@@ -18,7 +18,7 @@ from joulecast.physics.power import static_power_w
 from joulecast.physics.price import BOUNDS, bound_by, price, under_limit
 from joulecast.physics.uncertainty import bounds, combined
 from joulecast.workloads.kinds import kind
-from joulecast.workloads.table import OpTable, op_table
+from joulecast.workloads.table import OpTable, length_of, op_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,7 @@ def predict_kernels(
     ----------
     op : str
         A kind of operation, such as ``gemm`` (`joulecast.workloads.kinds.KINDS` lists them with their columns).
-    columns : mapping of str to scalar or sequence
+    columns : mapping of str to scalar or sequence, or data frame
         The operation's columns; scalars broadcast. Beside them, scalar or one a row:
 
         ``framework`` (whose kernels: ``trtllm``, ``vllm``, ``pytorch``, ``nccl``; default ``trtllm``, or
@@ -136,8 +136,8 @@ def predict_kernels(
     """
     described = load_gpu(gpu)
     own, settings = _separated(op, columns, ignore_extra)
-    sized = [value for value in columns.values() if not isinstance(value, str) and np.ndim(value) > 0]
-    n = max((len(value) for value in sized), default=1)
+    lengths = [length_of(name, value) for name, value in {**own, **settings}.items()]
+    n = max((length for length in lengths if length is not None), default=1)
     table = op_table(op, own, rows=n)
     asked = check_clock_mhz(clock_mhz, described.clock_min_mhz, described.clock_max_mhz, described.name)
     limits = _limits(described, settings.pop("power_limit_w", None), power_limit_w, n)
@@ -153,6 +153,11 @@ def predict_kernels(
 
 def _separated(op: str, columns: Mapping[str, Any], ignore_extra: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     described = kind(op)
+    if not isinstance(columns, Mapping):
+        names = getattr(columns, "columns", None)  # a data frame
+        if names is None:
+            raise InputError(f"columns of {op} must be a mapping of names to values, or a data frame")
+        columns = {name: columns[name] for name in names}
     own, settings = {}, {}
     for name, value in columns.items():
         if name in described.names:
@@ -166,14 +171,23 @@ def _separated(op: str, columns: Mapping[str, Any], ignore_extra: bool) -> tuple
 
 
 def _limits(gpu: Gpu, column: Any, argument: float | None, n: int) -> npt.NDArray[np.float64]:
-    if argument is not None:
-        column = argument
-    if column is None:
+    value = column if argument is None else argument
+    if value is None:
         return np.full(n, gpu.power_limit_default_w)
-    values = np.asarray(column, dtype=np.float64)
-    values = np.where(np.isnan(values), gpu.power_limit_default_w, values) if values.ndim else values
-    check_power_limit_w(float(np.min(values)), gpu.idle_w, gpu.name)
-    return np.broadcast_to(values, (n,)).copy()
+    length = length_of("power_limit_w", value) if argument is None else None
+    if length is None:
+        return np.full(n, check_power_limit_w(value, gpu.idle_w, gpu.name))
+    if length not in (1, n):
+        raise InputError(f"column power_limit_w has {length} rows where {n} are expected")
+    try:
+        values = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"column power_limit_w must hold numbers of W, got {shortened(value)}") from None
+    values[np.isnan(values)] = gpu.power_limit_default_w
+    bad = values[~(np.isfinite(values) & (values > gpu.idle_w))]
+    if bad.size:
+        check_power_limit_w(bad[0], gpu.idle_w, gpu.name)
+    return np.broadcast_to(values, (n,))
 
 
 def _batches(settings: Mapping[str, Any], n: int) -> Iterator[tuple[npt.NDArray[np.intp], dict[str, str]]]:
@@ -182,12 +196,13 @@ def _batches(settings: Mapping[str, Any], n: int) -> Iterator[tuple[npt.NDArray[
     words: list[tuple[str, list[str]]] = []
     for name, (default, choices) in SETTINGS.items():
         value = settings.get(name)
-        if value is None or isinstance(value, str) or np.ndim(value) == 0:
+        length = length_of(name, value)
+        if value is None or length is None:
             values, index = [default if value is None else str(value)], np.zeros(n, dtype=np.int64)
         else:
-            if len(value) not in (1, n):
-                raise InputError(f"column {name} has {len(value)} rows where {n} are expected")
-            texts = np.array([default if item is None else str(item) for item in value])
+            if length not in (1, n):
+                raise InputError(f"column {name} has {length} rows where {n} are expected")
+            texts = np.array([default if item is None else str(item) for item in value], dtype=np.str_)
             found, index = np.unique(texts, return_inverse=True)
             values, index = found.tolist(), np.broadcast_to(index, (n,))
         for word in values:
@@ -228,8 +243,11 @@ def _fill(
     names = np.array([*BOUNDS, *(f"{bound}, cap" for bound in BOUNDS)], dtype=object)
     out["bound_by"][rows] = names[bound_by(priced, settled.clock_mhz) + len(BOUNDS) * settled.throttled]
     out["provenance"][rows] = np.array(PROVENANCES, dtype=object)[priced.provenance]
+    place = np.arange(len(out["time_s"]))[rows]
+    over = settled.throttled & (settled.power_w > limit_w)
+    if over.any():
+        out["note"][place[over]] = "the power limit is exceeded even at the lowest clock"
     if priced.work.reasons:
-        place = np.arange(len(out["time_s"]))[rows]
         bad = place[list(priced.work.reasons)]
         for name in _NUMBERS:
             out[name][bad] = np.nan

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+from joulecast.bounds.dtypes import dtype
 from joulecast.errors import InfeasibleError
 from joulecast.gpus import Gpu, gpu_names, load_gpu
 from joulecast.lowering.execution import Execution
@@ -15,14 +19,19 @@ _GIB = 2.0**30 / 1e9
 
 
 def memory_need(workload: Workload, gpu: Gpu, execution: Execution) -> MemoryNeed:
-    """Memory of one GPU of the layout: weights and cache are divided by tensor and pipeline parallel degree.
+    """Memory of one GPU of the layout. [GB, 1e9 bytes]
 
-    Activations are divided by the tensor-parallel degree alone. [GB, 1e9 bytes]
+    Weights are divided by tensor and pipeline parallel degree, activations by the tensor-parallel degree alone.
+    So is the cache, as far as there are key-value heads to divide: beyond, each GPU keeps a copy of one.
     """
     memory = workload.memory
+    cache_share = 1.0 / execution.tp
+    heads = workload.info.get("num_kv_heads")
+    if heads:
+        cache_share = math.ceil(heads / execution.tp) / heads
     return MemoryNeed(
         weights_gb=memory.weights_bytes / execution.gpu_count / 1e9,
-        kv_cache_gb=memory.kv_cache_bytes / execution.gpu_count / 1e9,
+        kv_cache_gb=memory.kv_cache_bytes * cache_share / execution.pp / 1e9,
         activations_gb=memory.activation_bytes / execution.tp / 1e9,
         framework_gb=FRAMEWORK_GB,
         available_gb=gpu.dram_gib * _GIB,
@@ -34,36 +43,57 @@ def refuse_what_does_not_fit(workload: Workload, memory: MemoryNeed, gpu: Gpu, e
     if memory.fits:
         return
     short = memory.needed_gb - memory.available_gb
-    ways = []
-    free = memory.available_gb - memory.weights_gb - memory.framework_gb
-    by_batch = memory.kv_cache_gb + memory.activations_gb
-    batch = int(workload.info.get("batch", 1) or 1)
-    if free > 0 and by_batch > 0 and batch > 1:
-        fits = int(batch * free / by_batch)
-        if fits >= 1:
-            ways.append(f"batch {fits}")
-    wide = memory.weights_gb + memory.framework_gb
-    for name, factor in (("fp8", 0.5), ("w4a16", 0.28)):
-        if workload.info.get("dtype") in ("bf16", "fp16") and wide > 0:
-            if memory.needed_gb - memory.weights_gb * (1 - factor) <= memory.available_gb:
-                ways.append(f"weights in {name}")
-                break
-    for tp in (2, 4, 8, 16):
-        if tp > execution.tp and _needed(memory, execution.tp, tp) <= memory.available_gb:
-            ways.append(f"tp={tp}")
-            break
-    larger = [load_gpu(name) for name in gpu_names()]
-    roomy = sorted(
-        (other for other in larger if other.dram_gib * _GIB >= memory.needed_gb and other.vendor == gpu.vendor),
-        key=lambda other: (other.dram_gib, other.name),
-    )
-    if roomy:
-        ways.append(f"{roomy[0].name} ({roomy[0].dram_gib:g} GiB)")
+    ways = [
+        way
+        for way in (
+            _smaller_batch(workload, memory),
+            _narrower_weights(workload, memory, execution),
+            _wider_layout(workload, gpu, execution),
+            _roomier_gpu(memory, gpu),
+        )
+        if way
+    ]
     what = f"{memory.needed_gb:.1f} GB needed (weights {memory.weights_gb:.1f}, KV cache {memory.kv_cache_gb:.1f}, "
     what += f"activations {memory.activations_gb:.1f}), {memory.available_gb:.1f} GB there"
     hint = f"; would fit: {', '.join(ways)}" if ways else ""
     raise InfeasibleError(f"{workload.name} does not fit {gpu.name} by {short:.1f} GB: {what}{hint}")
 
 
-def _needed(memory: MemoryNeed, now: int, then: int) -> float:
-    return (memory.needed_gb - memory.framework_gb) * now / then + memory.framework_gb
+def _smaller_batch(workload: Workload, memory: MemoryNeed) -> str:
+    free = memory.available_gb - memory.weights_gb - memory.framework_gb
+    by_batch = memory.kv_cache_gb + memory.activations_gb
+    batch = int(workload.info.get("batch") or 1)
+    fits = int(batch * free / by_batch) if by_batch > 0 else 0
+    return f"batch {fits}" if 1 <= fits < batch else ""
+
+
+def _narrower_weights(workload: Workload, memory: MemoryNeed, execution: Execution) -> str:
+    """Weights of fewer bytes; embedding and vocabulary head stay in 16 bit."""
+    info = workload.info
+    if info.get("dtype") not in ("bf16", "fp16") or info.get("weight_dtype") not in (None, info["dtype"]):
+        return ""
+    kept_gb = 2 * 2 * (info.get("vocab_size") or 0) * (info.get("hidden_size") or 0) / execution.gpu_count / 1e9
+    narrowed_gb = max(memory.weights_gb - kept_gb, 0.0)
+    for name in ("fp8", "w4a16"):
+        saved_gb = narrowed_gb * (1 - dtype(name).weight_bytes / 2)
+        if memory.needed_gb - saved_gb <= memory.available_gb:
+            return f"weights in {name}"
+    return ""
+
+
+def _wider_layout(workload: Workload, gpu: Gpu, execution: Execution) -> str:
+    heads = workload.info.get("num_heads") or 0
+    for tp in (2, 4, 8, 16):
+        divides = heads % tp == 0 and tp % execution.ep == 0
+        if tp > execution.tp and divides and memory_need(workload, gpu, replace(execution, tp=tp)).fits:
+            return f"tp={tp}"
+    return ""
+
+
+def _roomier_gpu(memory: MemoryNeed, gpu: Gpu) -> str:
+    others = [load_gpu(name) for name in gpu_names()]
+    roomy = [one for one in others if one.dram_gib * _GIB >= memory.needed_gb and one.vendor == gpu.vendor]
+    if not roomy:
+        return ""
+    smallest = min(roomy, key=lambda one: (one.dram_gib, one.name))
+    return f"{smallest.name} ({smallest.dram_gib:g} GiB)"

@@ -43,8 +43,8 @@ class OpTable:
     def __getitem__(self, name: str) -> Array:
         return self.columns[name]
 
-    def take(self, rows: Array) -> OpTable:
-        """The rows at the indices (or mask) `rows`."""
+    def take(self, rows: Array | slice) -> OpTable:
+        """The rows at `rows`: indices, a mask or a slice."""
         return replace(self, columns={name: column[rows] for name, column in self.columns.items()})
 
     def words(self, name: str) -> list[str]:
@@ -222,7 +222,7 @@ def op_table(kind_name: str, columns: Mapping[str, Any], *, rows: int | None = N
     described = kind(kind_name)
     for name in columns:
         described.column(name)
-    lengths = {name: len(value) for name, value in columns.items() if _is_sequence(value)}
+    lengths = {name: length for name, value in columns.items() if (length := length_of(name, value)) is not None}
     n = rows if rows is not None else max(lengths.values(), default=1)
     for name, length in lengths.items():
         if length not in (1, n):
@@ -271,8 +271,23 @@ def decode(column: Column, code: Any) -> str:
     return DTYPES[int(code)].name if column.type == "dtype" else column.choices[int(code)]
 
 
-def _is_sequence(value: object) -> bool:
-    return not isinstance(value, str) and hasattr(value, "__len__") and np.ndim(value) > 0  # type: ignore[arg-type]
+def length_of(name: str, value: Any) -> int | None:
+    """Rows of the column `name`; None where its value is a scalar that stands for all rows.
+
+    Raises
+    ------
+    InputError
+        If `value` holds sequences within sequences.
+    """
+    if isinstance(value, str | bytes) or not hasattr(value, "__len__"):
+        return None
+    try:
+        dimensions = np.ndim(value)
+    except ValueError:  # rows of unlike length
+        dimensions = 2
+    if dimensions > 1:
+        raise InputError(f"column {shortened(name)} must hold one value a row, not a list or table in each")
+    return len(value) if dimensions else None
 
 
 def _default(kind_name: str, column: Column, done: Mapping[str, Array], n: int) -> Array:
@@ -291,6 +306,8 @@ def _encoded(kind_name: str, column: Column, value: Any) -> tuple[Array, Array |
         return _encoded_words(column, value)
     try:
         raw = np.asarray(value)
+        if raw.dtype.kind not in "iufbOUS":
+            raise TypeError(f"{raw.dtype} holds no real numbers")
         if raw.dtype == object:
             missing = np.array([item is None for item in raw.reshape(-1)])
             numbers = np.array([0.0 if item is None else float(item) for item in raw.reshape(-1)])
@@ -317,11 +334,11 @@ def _check_numbers(kind_name: str, column: Column, numbers: Floats) -> None:
 
 
 def _encoded_words(column: Column, value: Any) -> tuple[Array, Array | None]:
-    if not _is_sequence(value):
+    if length_of(column.name, value) is None:
         return np.array([encode(column, str(value))], dtype=np.int16), None
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
         limit = len(DTYPES) if column.type == "dtype" else len(column.choices)
-        if value.size and not (0 <= int(value.min()) and int(value.max()) < limit):
+        if value.size and (int(value.min()) < 0 or int(value.max()) >= limit):
             raise InputError(f"{column.name} holds codes outside 0 to {limit - 1}")
         return value.astype(np.int16), None
     codes: dict[object, int] = {None: -1}
