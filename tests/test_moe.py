@@ -111,9 +111,11 @@ def test_skewed_routing_hits_fewer_experts_and_busies_one_gpu_more():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 2**20), st.integers(1, 16384), st.integers(1, 32768), st.integers(1, 16), st.integers(1, 1024),
-       st.integers(1, 64), st.integers(1, 256), st.sampled_from(ROUTINGS),
-       st.sampled_from(("bf16", "fp8", "w4a16", "fp32")), st.sampled_from(("H100-SXM-80GB", "A100-SXM-80GB", "T4")))  # fmt: skip
+@given(
+    st.integers(1, 2**20), st.integers(1, 16384), st.integers(1, 32768), st.integers(1, 16), st.integers(1, 1024),
+    st.integers(1, 64), st.integers(1, 256), st.sampled_from(ROUTINGS),
+    st.sampled_from(("bf16", "fp8", "w4a16", "fp32")), st.sampled_from(("H100-SXM-80GB", "A100-SXM-80GB", "T4")),
+)  # fmt: skip
 def test_any_layer_has_finite_work_that_a_slower_clock_never_speeds_up(
     tokens, hidden, inter, topk, experts, tp, ep, routing, dtype, gpu_name
 ):

@@ -38,6 +38,14 @@ _LAUNCH_S = 3e-6
 _MULTIPLY_EDGE = 16.0
 _WINOGRAD_EDGE = 48.0
 
+#: Reluctance to use an algorithm that needs memory for its transforms, in the choice between algorithms.
+_WORKSPACE_PENALTY = 1.2
+
+#: Images, rows and columns of 2 x 2 results that a block of the fused algorithm takes, by what suits the image;
+#: kernels for architectures from Volta on have one form alone.
+_FUSED_TILES = ((1.0, 4.0, 8.0), (2.0, 2.0, 8.0), (2.0, 4.0, 4.0), (4.0, 1.0, 8.0), (4.0, 2.0, 4.0))
+_ALL_FUSED_TILES = ("maxwell", "pascal")
+
 #: Fewer channels than this a group do not fill a matrix instruction, so that a depthwise kernel is used.
 _FEW_CHANNELS = 8.0
 
@@ -204,10 +212,13 @@ def _winograd4(shape: _Shape, rate: Floats, gpu: Gpu) -> _Candidate:
 
 
 def _winograd2(shape: _Shape, gpu: Gpu) -> _Candidate:
-    # a block makes 8 x 16 pixels of 32 filters: 4 x 4 inputs make 2 x 2 results with 16 multiplications
-    blocks = (
-        shape.images * np.ceil(shape.filters / 32.0) * np.ceil(shape.out_height / 8.0) * np.ceil(shape.out_width / 16.0)
+    # a block makes 32 tiles of 2 x 2 results of 32 filters: 4 x 4 inputs, 16 multiplications each
+    forms = _FUSED_TILES if gpu.architecture in _ALL_FUSED_TILES else _FUSED_TILES[:1]
+    rows, columns = np.ceil(shape.out_height / 2.0), np.ceil(shape.out_width / 2.0)
+    spatial = np.min(
+        [np.ceil(shape.images / n) * np.ceil(rows / h) * np.ceil(columns / w) for n, h, w in forms], axis=0
     )
+    blocks = spatial * np.ceil(shape.filters / 32.0)
     waves, fill = tail_fill(blocks, gpu.sm_count * 2.0)
     fill = np.maximum(fill, blocks / (np.ceil(blocks / gpu.sm_count) * gpu.sm_count))
     depth = np.ceil(shape.channels / 8.0) * 8.0
@@ -290,7 +301,8 @@ def convolution_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kernel
     fits = (table["kernel_h"] == 3) & (table["kernel_w"] == 3) & (table["stride"] == 1) & (table["dilation"] == 1)
     fits &= (shape.groups == 1) & (code == dtype_code("fp32"))
     never = np.full(n, np.inf)
-    costs[1], costs[2] = np.where(fits, costs[1], never), np.where(fits, costs[2], never)
+    costs[1] = np.where(fits, _WORKSPACE_PENALTY * costs[1], never)
+    costs[2] = np.where(fits, costs[2], never)
     costs[3] = np.where(narrow, costs[3], never)
     costs[0] = np.where(narrow, never, costs[0])
     best, chosen = _best(candidates, costs)
