@@ -17,7 +17,7 @@ from joulecast.workloads.table import Workload
 Builder = Callable[[Config, Request], Workload]
 
 #: Modules with builders, most used first.
-MODULES = ("llama", "gpt", "mixture", "bert", "seq2seq", "vision", "convolutional", "mobilevit")
+MODULES = ("llama", "gpt", "mixture", "bert", "seq2seq", "vision", "convolutional", "mobilevit", "mobilenet")
 
 
 def builder(model_type: str) -> Builder | None:

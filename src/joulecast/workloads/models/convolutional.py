@@ -23,6 +23,7 @@ def conv_norm_act(
     *,
     stride: int = 1,
     groups: int = 1,
+    bias: bool = False,
     count: float = 1,
     act: str = "",
 ) -> Size:
@@ -36,6 +37,7 @@ def conv_norm_act(
         stride=stride,
         padding=(kernel - 1) // 2,
         groups=groups,
+        bias=bias,
         count=count,
     )
     elements = batch * channels[1] * out[0] * out[1]
@@ -63,6 +65,7 @@ def vision_info(config: Config, size: int, layers: int, hidden: int) -> dict[str
 
 
 def _resnet(config: Config, request: Request) -> Workload:
+    """ResNet; with `groups` and `width_per_group` (keys of our own) ResNeXt and wide ResNets."""
     no_generation(config, request, "a vision model")
     image, batch = image_size(config, request), request.batch
     hidden = config.sizes("hidden_sizes", (256, 512, 1024, 2048))
@@ -73,6 +76,9 @@ def _resnet(config: Config, request: Request) -> Workload:
     bottleneck = config.word("layer_type", "bottleneck") == "bottleneck"
     early = config.flag("downsample_in_first_stage")
     first_conv = config.flag("downsample_in_bottleneck")
+    groups = config.size("groups", default=1)
+    # filters of the first stage's middle convolution, all groups together; they double from stage to stage
+    base = groups * config.size("width_per_group", default=max(1, hidden[0] // 4))
     net = Net(config.name, request)
     net.begin_pass("forward", tokens=batch)
     size = conv_norm_act(
@@ -84,11 +90,12 @@ def _resnet(config: Config, request: Request) -> Workload:
     size, inputs = pooled, stem
     for stage, (outputs, depth) in enumerate(zip(hidden, depths, strict=True)):
         stride = 2 if stage or early else 1
+        middle = (max(1, base * outputs // hidden[0]), groups) if bottleneck else None
         first = f"stages.{stage}.0"
-        size = _resnet_block(net, first, batch, inputs, outputs, size, stride, 1, bottleneck, first_conv)
+        size = _resnet_block(net, first, batch, inputs, outputs, size, stride, 1, middle, first_conv)
         if depth > 1:
             again = f"stages.{stage}.*"
-            _resnet_block(net, again, batch, outputs, outputs, size, 1, depth - 1, bottleneck, first_conv)
+            _resnet_block(net, again, batch, outputs, outputs, size, 1, depth - 1, middle, first_conv)
         inputs = outputs
     mean_pool(net, "pool", batch, inputs, size)
     classifier(net, config, inputs)
@@ -105,12 +112,13 @@ def _resnet_block(
     size: Size,
     stride: int,
     count: int,
-    bottleneck: bool,
+    middle: tuple[int, int] | None,
     first_conv: bool,
 ) -> Size:
-    """`count` residual blocks; returns the size of their output."""
-    if bottleneck:
-        narrow = max(1, outputs // 4)
+    """`count` residual blocks; returns the size of their output. `middle`: width and groups of a bottleneck."""
+    groups = 1
+    if middle is not None:
+        narrow, groups = middle
         one, three = (stride, 1) if first_conv else (1, stride)
         convs: tuple[tuple[int, int, int, int], ...] = (
             (inputs, narrow, 1, one),
@@ -123,8 +131,9 @@ def _resnet_block(
         conv_norm_act(net, f"{layer}.shortcut", batch, (inputs, outputs), size, 1, stride=stride, count=count)
     for index, (reads, writes, kernel, step) in enumerate(convs):
         act = "relu" if index < len(convs) - 1 else ""
+        name, channels, grouped = f"{layer}.conv{index}", (reads, writes), groups if kernel > 1 else 1
         size = conv_norm_act(
-            net, f"{layer}.conv{index}", batch, (reads, writes), size, kernel, stride=step, count=count, act=act
+            net, name, batch, channels, size, kernel, stride=step, groups=grouped, count=count, act=act
         )
     elements = batch * outputs * size[0] * size[1]
     net.elementwise("add", f"{layer}.residual", elements, inputs=2, count=count)
@@ -133,19 +142,22 @@ def _resnet_block(
 
 
 def _vgg(config: Config, request: Request) -> Workload:
-    """VGG, by `hidden_sizes` and `depths` of its stages and the width of its classifier (keys of our own)."""
+    """VGG, by `hidden_sizes`, `depths`, `batch_norm` and `classifier_size` (keys of our own)."""
     no_generation(config, request, "a vision model")
     image, batch = image_size(config, request), request.batch
     hidden = config.sizes("hidden_sizes", (64, 128, 256, 512, 512))
     depths = config.sizes("depths", maximum=2**10)
     if len(hidden) != len(depths) or not 0 < len(hidden) <= 16:
         raise config.error(f"hidden_sizes and depths must be of one length, have {len(hidden)} and {len(depths)}")
+    norm = config.flag("batch_norm")
     net = Net(config.name, request)
     net.begin_pass("forward", tokens=batch)
     size, inputs = (image, image), config.size("num_channels", default=3)
     for stage, (outputs, depth) in enumerate(zip(hidden, depths, strict=True)):
         for layer, reads, count in ((f"stages.{stage}.0", inputs, 1), (f"stages.{stage}.*", outputs, depth - 1)):
-            if count:
+            if count and norm:
+                conv_norm_act(net, layer, batch, (reads, outputs), size, 3, bias=True, count=count, act="relu")
+            elif count:
                 net.conv(layer, batch, (reads, outputs), size, (3, 3), padding=1, bias=True, count=count)
                 elements = batch * outputs * size[0] * size[1]
                 net.elementwise("relu", f"{layer}.activation", elements, count=count)

@@ -204,6 +204,9 @@ class Net:
             groups=groups,
             dtype=self.request.gemm_dtype,
         )
+        if bias:
+            # eager frameworks add it in a launch of its own
+            self.elementwise("bias", f"{layer}.bias", images * outputs * height * width, count=count)
         self._alive(images * (inputs * size[0] * size[1] + outputs * height * width))
         return height, width
 
