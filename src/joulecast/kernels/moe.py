@@ -35,9 +35,10 @@ RESIDENT = 1.0
 #: Blocks of a cluster that share what they read from L2, by architecture.
 _CLUSTER = {"hopper": 2.0, "blackwell": 2.0}
 
-#: Steps of the reduction of a full tile that a block's prologue (descriptors of its expert's operands) and epilogue
-#: last as long as. [B of a row]
-_EDGE_BYTES = 1024.0
+#: Steps of the reduction that a block's prologue and epilogue last as long as; for clusters (descriptors of the
+#: expert's operands come first) those of a full tile, however few its tokens. [B of a row]
+_EDGE_BYTES = 256.0
+_CLUSTER_EDGE_BYTES = 1024.0
 
 #: Names by which engines call their default kernels.
 _PREFIXES = (
@@ -95,15 +96,14 @@ def moe_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     weight, moved = WEIGHT_BYTES[code], ACTIVATION_BYTES[code]
 
     # two grouped products: hidden -> gate and up, inner -> hidden
+    # kernels written for clusters set up descriptors for each expert; others start and end like any tile
+    clustered = conditions.engine == "trtllm" and gpu.architecture in _CLUSTER
     full = (routed.tile >= TILE_LIMITS[1]) & (gpu.architecture in _CLUSTER)
     features = np.where(full, WIDE_FEATURES, TILE_FEATURES)
     columns = np.ceil(gates * inner / features), np.ceil(hidden / features)
     blocks = routed.tiles * columns[0], routed.tiles * columns[1]
-    edge = _EDGE_BYTES / moved
-    flop = [
-        2.0 * b * features * (routed.tile * depth + TILE_LIMITS[1] * edge)
-        for b, depth in zip(blocks, (hidden, inner), strict=True)
-    ]
+    edge = (_CLUSTER_EDGE_BYTES * TILE_LIMITS[1] if clustered else _EDGE_BYTES * routed.tile) / moved
+    flop = [2.0 * b * features * (routed.tile * depth + edge) for b, depth in zip(blocks, (hidden, inner), strict=True)]
     slots = gpu.sm_count * RESIDENT
     (waves, fill_first), (_, fill_second) = tail_fill(blocks[0], slots), tail_fill(blocks[1], slots)
     fill = _both(flop[0], flop[1], fill_first, fill_second)
@@ -114,9 +114,11 @@ def moe_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     weights = routed.hit * (gates + 1.0) * hidden * inner * weight
     present = np.minimum(tokens, routed.pairs)
     # permute (and quantise), activate, finalise: each reads what the kernel before wrote
+    # vLLM keeps room for the pairs of all GPUs, and walks through it, on each
+    kept = tokens * np.minimum(table["topk"], table["num_experts"]) if conditions.engine == "vllm" else routed.pairs
     permuted = present * hidden * 2.0 + routed.pairs * hidden * moved
-    activated = routed.pairs * inner * (gates * 2.0 + moved)
-    finished = routed.pairs * hidden * 2.0 + tokens * hidden * 2.0
+    activated = kept * inner * (gates * 2.0 + moved)
+    finished = kept * hidden * 2.0 + tokens * hidden * 2.0
     between = permuted + activated + finished
     handed = routed.pairs * (hidden * moved + gates * inner * 2.0 + inner * moved + hidden * 2.0)
     largest = np.maximum(np.maximum(permuted, activated), finished)
@@ -150,7 +152,7 @@ def moe_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
         cuda_flop_per_clk=vector_rate(gpu),
         sfu_ops=routed.pairs * inner * 2.0,
         shared_bytes=staged,
-        l2_bytes=staged / _CLUSTER.get(gpu.architecture, 1.0) + handed + between,
+        l2_bytes=staged / (_CLUSTER[gpu.architecture] if clustered else 1.0) + handed + between,
         dram_bytes=weights * (1.0 - hot) + (handed + between) * misses,
         serial_l2_bytes=between,
         serial_dram_bytes=between * misses,
@@ -170,6 +172,7 @@ def moe_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
             "log_inner": np.log(inner) / 8.0,
             "log_hidden": np.log(hidden) / 8.0,
             "fill": fill,
+            "unaligned": (inner * moved % 16.0 != 0).astype(np.float64),
             "dram_share": misses,
         },
         reasons=reasons,
