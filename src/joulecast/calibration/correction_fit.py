@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +15,7 @@ from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import KernelWork
-from joulecast.physics.correction import correction_features, feature_names
+from joulecast.physics.correction import DISTANCE_FEATURES, correction_features, feature_names
 from joulecast.physics.timing import duration_s, module_times, parameters_by_row
 
 Floats = npt.NDArray[np.float64]
@@ -52,12 +53,12 @@ class CorrectionBatch:
 def fit_correction(
     batches: Sequence[CorrectionBatch],
     *,
-    hidden: tuple[int, ...] = (64, 64),
-    epochs: int = 40,
+    hidden: tuple[int, ...] = (96, 64),
+    epochs: int = 60,
     most_rows: int = 20000,
     shared_share: float = 0.3,
     own_strength: float = 1e-4,
-    rate: float = 4e-3,
+    rate: float = 8e-3,
     seed: int = 0,
 ) -> CorrectionModel:
     """The correction that brings predicted times closest to measured ones.
@@ -96,13 +97,17 @@ def fit_correction(
     scale = np.maximum(spread, 1e-2).astype(np.float32)
     z = (features - mean) / scale
     low, high = z.min(axis=0), z.max(axis=0)
+    names = feature_names(batches[0].work)
+    unseen = [names.index(name) for name in DISTANCE_FEATURES]
+    z[:, unseen] = 0.0
     trained = _train(z, target, key, weight / weight.mean(), len(keys), hidden=hidden, epochs=epochs,
                      shared_share=shared_share, own_strength=own_strength, rate=rate, generator=generator)  # fmt: skip
     layers = len(hidden)
+    trained[0][unseen] = 0.0
     head, own = trained[2 * layers], trained[2 * layers + 1]
     return CorrectionModel(
         family=batches[0].work.family,
-        feature_names=feature_names(batches[0].work),
+        feature_names=names,
         mean=mean, scale=scale, low=low, high=high,
         weights=tuple(trained[0 : 2 * layers : 2]), biases=tuple(trained[1 : 2 * layers : 2]), head=head,
         own=MappingProxyType({name: own[index] for name, index in keys.items()}),
@@ -116,7 +121,7 @@ def _rows(
     times = module_times(batch.work, batch.gpu, parameters_by_row(batch.per_group, batch.work.group))
     plain = duration_s(times, batch.gpu, batch.clock_mhz)
     with np.errstate(divide="ignore", invalid="ignore"):
-        target = np.log(batch.time_s / plain)
+        target = np.log(_kernel_s(batch) / plain)
     good = np.isfinite(target)
     good[list(batch.work.reasons)] = False
     rows = np.flatnonzero(good)
@@ -134,6 +139,17 @@ def _rows(
     )
 
 
+def _kernel_s(batch: CorrectionBatch) -> Floats:
+    """Time of the kernels alone, without the host that started them; NaN where the host hides them. [s]"""
+    host, lead = (
+        np.array([getattr(one, name) for one in batch.per_group])[batch.work.group] * 1e-6
+        for name in ("host_us", "host_lead_us")
+    )
+    seen = batch.time_s > 1.1 * np.maximum(host, lead)
+    reached = batch.time_s * np.maximum(1.0 - (host / batch.time_s) ** 8, 0.0) ** 0.125
+    return np.where(seen, reached - lead, np.nan)
+
+
 def _train(
     z: Singles, target: Singles, key: Any, weight: Singles, keys: int, *, hidden: tuple[int, ...], epochs: int,
     shared_share: float, own_strength: float, rate: float, generator: np.random.Generator, batch: int = 1024,
@@ -141,11 +157,11 @@ def _train(
     """Adam on a robust loss with a cosine schedule: weight and bias of each layer, shared output, own outputs."""
     widths = (z.shape[1], *hidden)
     values: list[Singles] = []
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+    for inputs, outputs in pairwise(widths):
         values.append((generator.standard_normal((inputs, outputs)) * np.sqrt(2.0 / inputs)).astype(np.float32))
         values.append(np.zeros(outputs, dtype=np.float32))
-    values.append(np.zeros(widths[-1] + 1, dtype=np.float32))
-    values.append(np.zeros((keys, widths[-1] + 1), dtype=np.float32))
+    values.append(np.zeros(sum(hidden) + 1, dtype=np.float32))
+    values.append(np.zeros((keys, sum(hidden) + 1), dtype=np.float32))
     first = [np.zeros_like(value) for value in values]
     second = [np.zeros_like(value) for value in values]
     steps = epochs * max(1, len(z) // batch)
@@ -174,9 +190,11 @@ def _gradient(
     activations = [z]
     for index in range(layers):
         activations.append(np.maximum(activations[-1] @ values[2 * index] + values[2 * index + 1], 0.0))
-    last = np.concatenate([activations[-1], np.ones((len(z), 1), dtype=np.float32)], axis=1)
-    mine = np.where(alone[:, None], np.float32(0.0), own[key])
-    output = np.einsum("ij,ij->i", last, head + mine)
+    last = np.concatenate([*activations[1:], np.ones((len(z), 1), dtype=np.float32)], axis=1)
+    used = own[key]
+    used[alone] = 0.0
+    used += head
+    output = np.einsum("ij,ij->i", last, used)
     miss = output - target
     # relative error counts by its size beyond a few percent, by its square within
     slope = weight * miss / np.sqrt(1.0 + np.square(miss / 0.05)) / len(z)
@@ -184,10 +202,14 @@ def _gradient(
     chosen = np.zeros((len(own), len(z)), dtype=np.float32)
     chosen[key, np.arange(len(z))] = ~alone
     slopes: list[Singles] = [weighted.sum(axis=0), chosen @ weighted + np.float32(own_strength) * own / len(own)]
-    back = slope[:, None] * (head + mine)[:, :-1]
+    used *= slope[:, None]
     found: list[Singles] = []
+    back: Any = 0.0
+    end = used.shape[1] - 1
     for index in reversed(range(layers)):
-        back = back * (activations[index + 1] > 0)
+        width = values[2 * index + 1].size
+        back = (back + used[:, end - width : end]) * (activations[index + 1] > 0)
+        end -= width
         found += [back.sum(axis=0), activations[index].T @ back]
         if index:
             back = back @ values[2 * index].T

@@ -27,8 +27,8 @@ Array = npt.NDArray[np.float32]
 class CorrectionModel:
     """A small network from features of a kernel to the natural logarithm of a time factor.
 
-    Hidden layers are shared by all GPUs, and so is the output `head`. A GPU that was measured has an output of its
-    own for each engine and group, which adds to the shared one.
+    Hidden layers are shared by all GPUs, and so is the output `head`, which reads all of them. A GPU that was
+    measured has an output of its own for each engine and group, which adds to the shared one.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class CorrectionModel:
     weights, biases : tuple of ndarray
         Of the hidden layers, shapes (inputs, outputs) and (outputs,); each is followed by ``max(0, x)``.
     head : ndarray, shape (h + 1,)
-        Output weights and, last, the bias.
+        Output weights of all hidden layers side by side and, last, the bias.
     own : mapping of str to ndarray, shape (h + 1,)
         Added to `head`, by ``gpu/engine/group``.
     """

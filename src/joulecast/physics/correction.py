@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,10 @@ GENERIC_FEATURES = (
     "log fill", "log waves", "log blocks over SMs", "log useful share", "log DRAM bytes over L2", "log launches",
     "log ridge", "log L2 rate over DRAM rate",
 )  # fmt: skip
+
+#: Features that only tell how unlike the training data a GPU is. The network does not see them: they would let it
+#: know one GPU from another instead of learning what GPUs share.
+DISTANCE_FEATURES = ("log ridge", "log L2 rate over DRAM rate")
 
 #: Rows taken through the network at a time: its layers then stay in the CPU's cache.
 _CHUNK = 2048
@@ -49,8 +52,8 @@ def correct(
     -------
     times : ModuleTimes
     distance : ndarray, shape (n,)
-        Distance from the training data, 0 inside, about 1 where the correction has faded by half.
-        Infinite where the family has no correction at all would say nothing, so it is 0 then.
+        Distance from the training data: 0 inside, 1 where the correction has faded by half. 0 where the family has
+        no correction.
     """
     model = load_correction(work.family)
     if model is None or not len(work):
@@ -91,7 +94,7 @@ def correction_factor(
     for start in range(0, n, _CHUNK):
         rows = slice(start, start + _CHUNK)
         inside, distance[rows] = standardised(model, features[rows])
-        hidden = hidden_layer(model, inside)
+        hidden = hidden_layers(model, inside)
         if len(work.groups) == 1:
             log_factor[rows] = hidden @ heads[0, :-1] + heads[0, -1]
         else:
@@ -118,11 +121,11 @@ def correction_features(work: KernelWork, times: ModuleTimes, gpu: Gpu) -> Singl
     shares[9] = times.serial_cycles * in_cycles + times.serial_dram_bytes / (dram * total)
     ratios = np.empty((8, n), dtype=np.float32)
     ratios[0] = work.fill
-    ratios[1] = work.waves
-    ratios[2] = work.blocks / gpu.sm_count
+    ratios[1] = np.minimum(work.waves, 1e30)
+    ratios[2] = np.minimum(work.blocks, 1e30) / gpu.sm_count
     asked = work.tensor_flop + work.cuda_flop
     ratios[3] = np.where(asked > 0, np.maximum(work.useful_flop, 1e-3 * asked) / np.where(asked > 0, asked, 1.0), 1.0)
-    ratios[4] = np.maximum(work.dram_bytes / (gpu.l2_mib * 2.0**20), 2.0**-16)
+    ratios[4] = np.clip(work.dram_bytes / (gpu.l2_mib * 2.0**20), 2.0**-16, 1e30)
     ratios[5] = work.launches
     peak = np.maximum(np.where(work.tensor_flop > 0, work.tensor_flop_per_clk, work.cuda_flop_per_clk), 1.0)
     ratios[6] = peak * (gpu.rate_clock_mhz * 1e-3 / gpu.dram_gb_s)
@@ -147,14 +150,16 @@ def standardised(model: CorrectionModel, features: Singles) -> tuple[Singles, Si
     return inside, np.sqrt(np.einsum("ij,ij->i", beyond, beyond))
 
 
-def hidden_layer(model: CorrectionModel, inside: Singles) -> Singles:
-    """The last hidden layer, shape (n, h), of standardised features."""
-    hidden: Any = inside
+def hidden_layers(model: CorrectionModel, inside: Singles) -> Singles:
+    """All hidden layers side by side, shape (n, h), of standardised features."""
+    out = np.empty((len(inside), sum(len(bias) for bias in model.biases)), dtype=np.float32)
+    before, start = inside, 0
     for weight, bias in zip(model.weights, model.biases, strict=True):
-        hidden = hidden @ weight
-        hidden += bias
-        np.maximum(hidden, 0.0, out=hidden)
-    return np.asarray(hidden)
+        layer = before @ weight
+        layer += bias
+        before = np.maximum(layer, 0.0, out=out[:, start : start + len(bias)])
+        start += len(bias)
+    return out
 
 
 def output_heads(
