@@ -80,7 +80,8 @@ def prefill(
     *,
     family: str,
     reasons: dict[int, str],
-    prepares: bool,
+    prepares: Floats | float,
+    beside_bytes: Floats | float = 0.0,
 ) -> KernelWork:
     """Work of fused attention over many queries a sequence.
 
@@ -93,15 +94,18 @@ def prefill(
     family : str
     reasons : dict of int to str
         Rows that can't run, with why.
-    prepares : bool
-        A kernel before it splits, rotates and converts the projections and writes the cache.
+    prepares : float or ndarray
+        Share of queries, keys and values that a kernel before it splits, rotates, converts and writes to the cache;
+        0 where there is none.
+    beside_bytes : float or ndarray
+        What that kernel moves beside them. [B]
 
     Returns
     -------
     KernelWork
     """
     grid = score_grid(shape, gpu, conditions)
-    traffic = prefill_traffic(shape, grid, gpu, conditions, formats, prepares)
+    traffic = prefill_traffic(shape, grid, gpu, conditions, formats, prepares, beside_bytes)
     head_dim, value_dim = shape.head_dim, shape.value_dim
     tensor_rate, cuda_rate, on_cuda = flash.rates(gpu, formats.math)
     if conditions.engine == "trtllm" and flash.major(gpu) == 10:
@@ -142,7 +146,7 @@ def prefill(
         fill=busy * grid.blocks / length,
         blocks=grid.units,
         waves=np.ceil(grid.units / slots),
-        launches=2.0 if prepares else 1.0,
+        launches=1.0 + (np.asarray(prepares) > 0),
         useful_flop=2 * shape.batch * shape.heads * grid.pairs * (head_dim + value_dim),
         math=flash.MATH_OF[formats.math],
         features={
@@ -192,7 +196,13 @@ def score_grid(shape: Shape, gpu: Gpu, conditions: Conditions) -> Grid:
 
 
 def prefill_traffic(
-    shape: Shape, grid: Grid, gpu: Gpu, conditions: Conditions, formats: flash.Formats, prepares: bool
+    shape: Shape,
+    grid: Grid,
+    gpu: Gpu,
+    conditions: Conditions,
+    formats: flash.Formats,
+    prepares: Floats | float,
+    beside_bytes: Floats | float = 0.0,
 ) -> Traffic:
     """Bytes that prefill attention moves; keys and values are read again from L2 by every row of blocks."""
     l2 = gpu.l2_mib * 2**20
@@ -205,16 +215,16 @@ def prefill_traffic(
     cache_bytes = formats.cache_bytes * shape.batch * shape.keys * shape.kv_heads * width
     once = query_bytes + cache_bytes + out_bytes
     read_l2 = shape.batch * shape.heads * grid.blocks * grid.tile.columns * width * math_bytes
-    prepared = costly = np.zeros_like(once)
-    if prepares:
-        queries_both = (2.0 + math_bytes) * tokens * shape.heads * shape.head_dim
-        new_both = (2.0 + formats.cache_bytes) * new
-        prepared, costly = queries_both + new_both, queries_both + KEY_WEIGHT * new_both
+    queries_both = prepares * (2.0 + math_bytes) * tokens * shape.heads * shape.head_dim
+    new_both = prepares * (2.0 + formats.cache_bytes) * new
+    prepared = queries_both + new_both + beside_bytes
+    costly = queries_both + KEY_WEIGHT * new_both + beside_bytes
     loop = conditions.residency == "loop"
     cold = 1 - resident_share(once + prepared / 2, l2) if loop else np.ones_like(once)
     fresh = query_bytes + formats.cache_bytes * new
     # what the kernel before has just written is still in L2 where it fits
-    missed = np.minimum(cold, 1 - resident_share(fresh, l2)) if prepares or not loop else cold
+    written = np.asarray(prepares) > 0 if loop else np.asarray(True)
+    missed = np.where(written, np.minimum(cold, 1 - resident_share(fresh, l2)), cold)
     return Traffic(
         once=once,
         cache=cache_bytes,
@@ -276,7 +286,7 @@ def context_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork
         window=column(table, "window_size"),
         causal=True,
     )
-    prepares = conditions.engine == "trtllm"
+    prepares = float(conditions.engine == "trtllm")
     return prefill(shape, gpu, conditions, found, family="context_attention", reasons=reasons, prepares=prepares)
 
 
@@ -298,7 +308,7 @@ def encoder_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork
         window=np.zeros_like(queries),
         causal=False,
     )
-    prepares = conditions.engine == "trtllm"
+    prepares = float(conditions.engine == "trtllm")
     return prefill(shape, gpu, conditions, found, family="encoder_attention", reasons=reasons, prepares=prepares)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.bounds.dtypes import DTYPES
+from joulecast.bounds.dtypes import CODES, DTYPES
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import MATHS
 from joulecast.workloads.table import OpTable
@@ -17,7 +17,18 @@ Floats = npt.NDArray[np.float64]
 
 #: Kernels that an engine takes when it is not told otherwise; rows of any other form groups of their own.
 DEFAULT_SOURCES = frozenset(
-    {"", "default", "torch_flow", "vllm_default", "vllm_flash_attn", "vllm_flashinfer", "vllm_vit_flash_attn"}
+    {
+        "",
+        "default",
+        "torch_flow",
+        "vllm_default",
+        "vllm_flash_attn",
+        "vllm_flashinfer",
+        "vllm_vit_flash_attn",
+        "trtllm_bmm_out",
+        "trtllm_fp8_block_scaling_bmm_out",
+        "trtllm_bmm_out_dequant_bf16",
+    }
 )
 
 #: FLOP on CUDA cores that the softmax of one score takes: scale, maximum, subtract, sum, rescale, convert.
@@ -26,6 +37,8 @@ SOFTMAX_FLOP = 8.0
 
 #: Index into `joulecast.kernels.work.MATHS` by code of format.
 MATH_OF = np.array([MATHS.index(one.math) for one in DTYPES], dtype=np.intp)
+
+BF16 = CODES["bf16"]
 
 
 @dataclass(frozen=True)
@@ -231,7 +244,7 @@ def formats(
     """
     asked = np.asarray(columns["attn_dtype"], dtype=np.intp)
     cache = np.asarray(columns.get("kv_cache_dtype", asked), dtype=np.intp)
-    others = [np.asarray(codes, dtype=np.intp) for name, codes in columns.items() if name.endswith("gemm_dtype")]
+    others = [np.asarray(columns[name], dtype=np.intp) for name in ("gemm_dtype",) if name in columns]
     key = asked * 64 + cache
     for codes in others:
         key = key * 64 + codes
