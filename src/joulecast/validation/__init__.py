@@ -1,1 +1,1 @@
-"""TODO"""
+"""Scores predictions of kernels and whole passes against measured tables."""

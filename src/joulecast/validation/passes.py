@@ -1,0 +1,178 @@
+"""Predicts measured whole passes, each without its own model in any fit, and puts both side by side."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.calibration.pass_fit import PassErrors, coefficients_of, idle_prior_w, leave_model_out
+from joulecast.calibration.passes import MeasuredPass, PassTable, fit_passes, read_passes, tabulate
+from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients, TimeCoefficients
+from joulecast.coefficients.transfer import default_power, host_coefficients
+from joulecast.gpus import Gpu, load_gpu
+from joulecast.kernels.work import Conditions
+from joulecast.lowering.execution import Execution
+from joulecast.lowering.lower import Lowered, lower
+from joulecast.physics.host import host_cost_us
+from joulecast.physics.price import concatenated, price
+from joulecast.physics.timeline import Passes, Run, run_phase
+from joulecast.workloads.table import COMMON, OpTable
+
+Floats = npt.NDArray[np.float64]
+
+#: Runs whose mean clock was this far below the one asked for were throttled by the power limit.
+THROTTLED_BELOW = 0.985
+
+
+@dataclass(frozen=True)
+class ScoredPass:
+    """One measured pass with what was predicted for it.
+
+    Attributes
+    ----------
+    run : MeasuredPass
+    dataset : str
+    held_time_s, held_power_w : float
+        Predicted at the mean clock that the run had. [s, W]
+    time_s, power_w, clock_mhz : float
+        Predicted for the clock asked for, with the board's power limit: clock, time and power are settled together.
+        [s, W, MHz]
+    host_bound : bool
+        Whether starting its kernels takes the host nearly as long as the pass was predicted to take.
+    """
+
+    run: MeasuredPass
+    dataset: str
+    held_time_s: float
+    held_power_w: float
+    time_s: float
+    power_w: float
+    clock_mhz: float
+    host_bound: bool
+
+    @property
+    def throttled(self) -> bool:
+        """Whether the run's own mean clock was below the one asked for."""
+        return self.run.clock_mhz < THROTTLED_BELOW * self.run.clock_asked_mhz
+
+
+def score_passes(
+    folder: Path,
+    gpus: tuple[str, ...] | None = None,
+    tell: Callable[[str, float], None] = lambda *_: None,
+) -> list[ScoredPass]:
+    """Every measured pass of `folder`, failed runs out, predicted from a fit on the other models of its GPU.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``measurements.csv`` and ``traces``.
+    gpus : tuple of str, optional
+        Only these, by catalogue name.
+    tell : callable
+        Gets what is being done, and the share of all of it that is done.
+    """
+    by_gpu: dict[str, list[MeasuredPass]] = defaultdict(list)
+    for run in read_passes(folder):
+        if gpus is None or run.gpu in gpus:
+            by_gpu[run.gpu].append(run)
+    total, done = sum(map(len, by_gpu.values())), 0
+    out: list[ScoredPass] = []
+    for name, runs in by_gpu.items():
+        gpu = load_gpu(name)
+        tell(f"{name} whole passes", done / total)
+        table = tabulate(runs, default_power(gpu))
+        errors = leave_model_out(runs, table)
+        lowered: dict[int, Lowered] = {}
+        for model in dict.fromkeys(run.model for run in runs):
+            rows = table.models == model
+            time, power, host = _without_model(table, rows, errors)
+            for i in np.flatnonzero(rows):
+                run = runs[i]
+                tell(f"{name} {model}", done / total)
+                one = lowered.setdefault(id(run.workload), lower(run.workload, gpu, EAGER))
+                settled = run_pass(one, gpu, run.clock_asked_mhz, time, power, host)
+                out.append(
+                    ScoredPass(
+                        run=run,
+                        dataset=run.label.split()[0],
+                        held_time_s=run.time_s * (1 + errors.time[i]),
+                        held_power_w=run.power_w * (1 + errors.power[i]),
+                        time_s=settled.time_s,
+                        power_w=settled.energy_j / settled.time_s,
+                        clock_mhz=settled.clock_mhz,
+                        host_bound=settled.host_s > HOST_BOUND_SHARE * settled.time_s,
+                    )
+                )
+                done += 1
+    return out
+
+
+#: A pass whose host needs this share of its time, or more, to start it is counted as bound by its host.
+HOST_BOUND_SHARE = 0.85
+
+EAGER = Execution(launch_mode="eager", attention="eager")
+
+
+def _without_model(
+    table: PassTable, rows: npt.NDArray[np.bool_], errors: PassErrors
+) -> tuple[dict[str, TimeCoefficients], PowerCoefficients, HostCoefficients]:
+    """Coefficients as the package would ship them, had the passes at `rows` never been measured."""
+    others = table.take(~rows)
+    fit = fit_passes(others, idle_prior_w(table.gpu))
+    return coefficients_of(fit, others, errors)
+
+
+def run_pass(
+    lowered: Lowered,
+    gpu: Gpu,
+    clock_mhz: float,
+    time: dict[str, TimeCoefficients] | None = None,
+    power: PowerCoefficients | None = None,
+    host: HostCoefficients | None = None,
+) -> Run:
+    """One pass under the board's default power limit, with given coefficients in place of the shipped ones.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        A workload of one pass.
+    gpu : Gpu
+    clock_mhz : float
+        Clock asked for. [MHz]
+    time, power, host : optional
+        Efficiencies by ``family/engine/group``, energies, and host; the shipped ones where absent.
+    """
+    host = host or host_coefficients(gpu)
+    conditions = Conditions(engine=lowered.execution.engine, residency="stream")
+    priced, count, cost_us = [], [], []
+    for table in lowered.tables.values():
+        shapes = OpTable(table.kind, {name: column for name, column in table.columns.items() if name not in COMMON})
+        one = price(shapes, gpu, conditions, time=time, power=power)
+        priced.append(one)
+        count.append(table["count"])
+        cost_us.append(host_cost_us(table.kind, one.work.launches, host, lowered.execution.launch_mode))
+    counts: Any = np.concatenate(count).astype(np.float64)
+    passes = Passes(
+        priced=concatenated(priced),
+        count=counts,
+        pass_of=np.zeros(counts.size, dtype=np.intp),
+        repeats=np.ones(1),
+        host_s=np.array([counts @ np.concatenate(cost_us) * 1e-6]),
+    )
+    return run_phase(passes, clock_mhz, gpu.power_limit_default_w)
+
+
+def worst(scored: Sequence[ScoredPass], most: int = 5) -> list[ScoredPass]:
+    """The passes whose predicted energy is furthest off, worst first."""
+
+    def error(one: ScoredPass) -> float:
+        return abs(one.time_s * one.power_w / (one.run.time_s * one.run.power_w) - 1)
+
+    return sorted(scored, key=error, reverse=True)[:most]
