@@ -18,7 +18,14 @@ from joulecast.errors import InputError
 from joulecast.gpus import gpu_names, load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.physics.host import host_cost_us
-from joulecast.physics.power import POWER_MODULES, core_scale, energy_parts_j, mean_power_w, static_power_w, voltage_ratio
+from joulecast.physics.power import (
+    POWER_MODULES,
+    core_scale,
+    energy_parts_j,
+    mean_power_w,
+    static_power_w,
+    voltage_ratio,
+)
 from joulecast.physics.price import BOUNDS, at_clock, bound_by, concatenated, module_energy_j, price, take, under_limit
 from joulecast.physics.throttle import settled_clock_mhz
 from joulecast.physics.timeline import Passes, pass_time_s, queue_finish_s, run_phase
@@ -170,7 +177,8 @@ def test_a_throttled_clock_meets_the_limit(rows, asked, limit):
     lowest = 200.0
     clock, throttled = settled_clock_mhz(power_w, asked, lowest, limit, len(rows))
     found = power_w(clock, every)
-    assert np.all(clock <= asked) and np.all(clock >= lowest)
+    assert np.all(clock <= asked)
+    assert np.all(clock >= lowest)
     assert np.array_equal(throttled, power_w(np.full(len(rows), asked), every) > limit)
     assert np.all(clock[~throttled] == asked)
     inside = throttled & (power_w(np.full(len(rows), lowest), every) < limit)
@@ -183,7 +191,8 @@ def test_a_throttled_clock_meets_the_limit(rows, asked, limit):
 
 def test_a_cubic_law_settles_at_the_cube_root():
     clock, throttled = settled_clock_mhz(lambda mhz, _: 400 * (mhz / 1410) ** 3, 1410, 210, 200, 1)
-    assert throttled[0] and clock[0] == pytest.approx(1410 * 0.5 ** (1 / 3), abs=(1410 - 210) / 4096)
+    assert throttled[0]
+    assert clock[0] == pytest.approx(1410 * 0.5 ** (1 / 3), abs=(1410 - 210) / 4096)
 
 
 @given(st.floats(60, 400), st.floats(60, 400))
@@ -201,8 +210,10 @@ def test_a_lower_limit_is_never_faster_and_is_kept(first, second):
 def test_a_limit_of_each_row_is_its_own():
     one = priced_gemms(m=(8192, 8192))
     settled = under_limit(one, A100.clock_max_mhz, np.array([np.inf, 120.0]))
-    assert not settled.throttled[0] and settled.clock_mhz[0] == A100.clock_max_mhz
-    assert settled.throttled[1] and settled.power_w[1] == pytest.approx(120.0, rel=0.01)
+    assert not settled.throttled[0]
+    assert settled.clock_mhz[0] == A100.clock_max_mhz
+    assert settled.throttled[1]
+    assert settled.power_w[1] == pytest.approx(120.0, rel=0.01)
 
 
 # Queues and passes
@@ -252,7 +263,9 @@ def test_a_phase_adds_up_its_kernels_counts_and_repeats():
     kernels, power_w = at_clock(one, 900.0)
     assert run.time_s == pytest.approx(6 * kernels.sum())
     assert run.energy_j == pytest.approx(6 * float(kernels @ power_w))
-    assert run.idle_s == 0.0 and run.idle_j == 0.0 and not run.throttled
+    assert run.idle_s == 0.0
+    assert run.idle_j == 0.0
+    assert not run.throttled
     assert run.kernel_s == pytest.approx(kernels)
 
 
@@ -268,7 +281,8 @@ def test_a_gpu_that_waits_for_its_host_draws_static_power_then():
 def test_a_phase_settles_where_its_mean_power_meets_the_limit():
     one = priced_gemms(m=(8192, 16384))
     run = run_phase(passes_of(one, 0.0), A100.clock_max_mhz, 150.0)
-    assert run.throttled and run.clock_mhz < A100.clock_max_mhz
+    assert run.throttled
+    assert run.clock_mhz < A100.clock_max_mhz
     assert run.energy_j / run.time_s == pytest.approx(150.0, rel=0.005)
     assert run.energy_j / run.time_s <= 150.0
 
@@ -365,7 +379,8 @@ def test_a_sum_is_never_less_certain_than_its_least_certain_part(rows):
 
 
 @pytest.mark.parametrize(
-    "value", [True, np.True_, "fast", "", None, [1000], np.array([1.0, 2.0]), 1j, np.complex128(1000), math.nan, math.inf]
+    "value",
+    [True, np.True_, "fast", "", None, [1000], np.array([1.0, 2.0]), 1j, np.complex128(1000), math.nan, math.inf],
 )
 def test_what_is_no_finite_number_is_refused_in_one_line(value):
     with pytest.raises(InputError, match=r"^clock must be a (finite )?number of MHz, got [^\n]+$"):
