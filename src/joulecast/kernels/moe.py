@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from joulecast.bounds.dtypes import DTYPES
+from joulecast.bounds.dtypes import DTYPES, dtype_code
 from joulecast.gpus import Gpu
 from joulecast.kernels.formats import (
     ACTIVATION_BYTES,
@@ -89,6 +89,7 @@ def moe_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     n = len(table)
     code = table["dtype"]
     math = MATH_OF[code]
+    kernel = kernel_label(conditions.kernel_source)
     gates = 1.0 + table["gated"]
     hidden, inner = table["hidden_size"], np.maximum(np.ceil(table["inter_size"] / table["moe_tp_size"]), 1.0)
     tokens, spread = table["num_tokens"], np.minimum(table["moe_ep_size"], table["num_experts"])
@@ -114,8 +115,9 @@ def moe_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     weights = routed.hit * (gates + 1.0) * hidden * inner * weight
     present = np.minimum(tokens, routed.pairs)
     # permute (and quantise), activate, finalise: each reads what the kernel before wrote
-    # vLLM keeps room for the pairs of all GPUs, and walks through it, on each
-    kept = tokens * np.minimum(table["topk"], table["num_experts"]) if conditions.engine == "vllm" else routed.pairs
+    # vLLM, and kernels made for low latency, keep room for the pairs of all GPUs and walk through it on each
+    every = (conditions.engine == "vllm") | (kernel == "@min_latency") | (code == dtype_code("w4a8_mxfp4"))
+    kept = np.where(every, tokens * np.minimum(table["topk"], table["num_experts"]), routed.pairs)
     permuted = present * hidden * 2.0 + routed.pairs * hidden * moved
     activated = kept * inner * (gates * 2.0 + moved)
     finished = kept * hidden * 2.0 + tokens * hidden * 2.0
@@ -137,7 +139,6 @@ def moe_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     # weights of fewer bits than the arithmetic are widened by each block that reads them
     widened = np.where(_ROUNDED[code] & matrix, sum(blocks) * features * (hidden + inner) / 2.0 * 4.0, 0.0)
     surround = 2.0 * (routed.pairs * (hidden * 4.0 + inner * 14.0)) + widened
-    kernel = kernel_label(conditions.kernel_source)
     labels = [dtype.name + gated + kernel for gated in ("@nongated", "") for dtype in DTYPES]
     groups, group = group_labels(table["gated"].astype(np.intp) * len(DTYPES) + code, labels)
     useful = 2.0 * routed.pairs * (gates + 1.0) * hidden * inner
