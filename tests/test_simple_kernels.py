@@ -210,7 +210,9 @@ def random_table(draw, kind_name: str) -> OpTable:
     for column in KINDS[kind_name].columns:
         if column.type == "size":
             top = {"kernel_h": 11, "kernel_w": 11, "stride": 4, "dilation": 4, "padding": 5, "inputs": 4, "outputs": 3}
-            columns[column.name] = draw(st.integers(int(column.minimum), top.get(column.name, 2**20)))
+            columns[column.name] = draw(
+                st.integers(int(column.minimum), min(top.get(column.name, 2**20), int(column.maximum)))
+            )
         elif column.type == "choice":
             columns[column.name] = draw(st.sampled_from(column.choices))
         elif column.type == "dtype":
