@@ -309,6 +309,20 @@ def test_experts_are_spread_over_the_tensor_parallel_group():
     assert collectives(tables) == [("all_reduce", 8, 64 * 1024 * 2, 1)]
 
 
+def test_every_row_parallel_product_of_a_layer_is_added_up():
+    builder = WorkloadBuilder("flat")
+    for name in ("o_proj", "down_proj"):
+        builder.add("gemm", shard="in", layer=f"layers.0.{name}", m=8, n=64, k=64, dtype="bf16")
+    assert collectives(divided(builder.build(), tp=2)) == [("all_reduce", 2, 8 * 64 * 2, 1)] * 2
+
+
+def test_shared_experts_are_added_up_with_the_routed_ones():
+    # DeepSeek-V3: 61 layers of attention, 3 of them with a dense MLP and 58 with experts; width 7168, 8 tokens.
+    tables = divided(jc.workload("deepseek-ai/DeepSeek-V3", batch=1, prompt_tokens=8), tp=8)
+    reduced = [count for *_, size, count in collectives(tables) if size == 8 * 7168 * 2]
+    assert sorted(reduced) == [3, 58, 61]
+
+
 def test_one_gpu_sends_nothing():
     for workload in (jc.workload("gpt2", batch=1, prompt_tokens=8), jc.workload("mistralai/Mixtral-8x7B-v0.1")):
         assert collectives(lower(workload, H100, Execution()).tables) == []

@@ -42,7 +42,7 @@ def divided(tables: Mapping[str, OpTable], workload: Workload, execution: Execut
         for name, table in tables.items():
             out[name], sent = _tensor_parallel(table, execution)
             messages += sent
-        messages = _reduced_once(messages, workload.layers)
+        messages = _reduced_once(messages, tables, workload.layers)
     messages += _between_stages(tables, workload, execution)
     if messages:
         out["nccl"] = joined([*messages, *([out["nccl"]] if "nccl" in out else [])])
@@ -71,23 +71,25 @@ def _tensor_parallel(table: OpTable, execution: Execution) -> tuple[OpTable, lis
     return OpTable(table.kind, columns), sent
 
 
-def _reduced_once(messages: list[OpTable], layers: tuple[str, ...]) -> list[OpTable]:
-    """What is added up within one block is reduced once: shared experts with the routed ones beside them."""
-    blocks = [path.rsplit(".", 1)[0] + "." for path in layers]
-    seen: set[tuple[int, str]] = set()
+def _reduced_once(messages: list[OpTable], tables: Mapping[str, OpTable], layers: tuple[str, ...]) -> list[OpTable]:
+    """Without the all-reduces of shared experts: their sum goes out with that of the routed experts beside them."""
+    if "moe" not in tables:
+        return messages
+    blocks = [path.rpartition(".")[0] for path in layers]
+    routed = {(one, blocks[layer]) for one, layer in _places(tables["moe"])}
     out = []
     for table in messages:
-        keep = []
-        for row, layer in enumerate(table["layer"].tolist()):
-            block = blocks[layer]
-            if block.endswith((".shared.", ".shared_expert.")):
-                block = block[: block.rstrip(".").rindex(".") + 1]
-            place = (int(table["pass_id"][row]), block)
-            if block == "." or place not in seen:
-                keep.append(row)
-            seen.add(place)
-        out.append(table.take(np.array(keep, dtype=np.intp)))
+        beside = [
+            (one, blocks[layer].rpartition(".")[0]) in routed and blocks[layer].endswith((".shared", ".shared_expert"))
+            for one, layer in _places(table)
+        ]
+        out.append(table.take(~np.array(beside, dtype=np.bool_)))
     return [table for table in out if len(table)]
+
+
+def _places(table: OpTable) -> list[tuple[int, int]]:
+    """Pass and layer of each row."""
+    return list(zip(table["pass_id"].tolist(), table["layer"].tolist(), strict=True))
 
 
 def _between_stages(
