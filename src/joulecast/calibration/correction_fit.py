@@ -22,6 +22,10 @@ Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
 
+#: Steps that training takes at least, however few the rows.
+FEWEST_STEPS = 2000
+
+
 @dataclass(frozen=True)
 class CorrectionBatch:
     """Measured operations that a correction learns from.
@@ -70,7 +74,7 @@ def fit_correction(
     hidden : tuple of int
         Widths of the hidden layers.
     epochs : int
-        Passes over the rows.
+        Passes over the rows; more where they are few.
     most_rows : int
         A random sample of so many rows a batch is used.
     shared_share : float
@@ -152,7 +156,7 @@ def _kernel_s(batch: CorrectionBatch) -> Floats:
 
 def _train(
     z: Singles, target: Singles, key: Any, weight: Singles, keys: int, *, hidden: tuple[int, ...], epochs: int,
-    shared_share: float, own_strength: float, rate: float, generator: np.random.Generator, batch: int = 1024,
+    shared_share: float, own_strength: float, rate: float, generator: np.random.Generator,
 ) -> list[Singles]:  # fmt: skip
     """Adam on a robust loss with a cosine schedule: weight and bias of each layer, shared output, own outputs."""
     widths = (z.shape[1], *hidden)
@@ -164,11 +168,14 @@ def _train(
     values.append(np.zeros((keys, sum(hidden) + 1), dtype=np.float32))
     first = [np.zeros_like(value) for value in values]
     second = [np.zeros_like(value) for value in values]
-    steps = epochs * max(1, len(z) // batch)
+    batch = int(np.clip(len(z) // 32, 64, 1024))
+    each = max(1, len(z) // batch)
+    epochs = max(epochs, -(-FEWEST_STEPS // each))
+    steps = epochs * each
     step = 0
     for _ in range(epochs):
         order = generator.permutation(len(z))
-        for start in range(0, max(1, len(z) // batch) * batch, batch):
+        for start in range(0, each * batch, batch):
             rows = order[start : start + batch]
             alone = generator.random(rows.size) < shared_share
             slopes = _gradient(values, z[rows], target[rows], key[rows], weight[rows], alone, own_strength)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Corrected:
         )
 
 
-def batch_of(pool: Pool, fits: Fits, rows: Floats | None = None) -> CorrectionBatch | None:
+def batch_of(pool: Pool, fits: Fits, rows: Any = None) -> CorrectionBatch | None:
     """Rows of a pool as a batch to train on; None where no group of it was fitted.
 
     Rows at the power limit (whose clock is unknown) and rows of groups without a fit are left out. Batches count

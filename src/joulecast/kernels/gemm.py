@@ -252,7 +252,7 @@ def _aligned(size: Floats) -> Floats:
     """How many times 2 divides a size, up to 7: what vector loads and whole tiles depend on."""
     whole = np.minimum(size, 2.0**52).astype(np.int64)
     lowest = np.minimum(whole & -whole, 128)
-    return np.log2(np.maximum(lowest, 1).astype(np.float64))
+    return np.asarray(np.log2(np.maximum(lowest, 1).astype(np.float64)))
 
 
 def _features(
@@ -293,7 +293,7 @@ def _features(
 
 def _wave_fill(m: Floats, n: Floats, batch: Floats, tile_m: float, tile_n: float, slots: float) -> Floats:
     tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * batch / slots
-    return tiles / np.ceil(tiles)
+    return np.asarray(tiles / np.ceil(tiles))
 
 
 FAMILY = (Family("gemm", ("gemm",), gemm_work), Family("batched_gemm", ("batched_gemm",), gemm_work))

@@ -1,0 +1,159 @@
+"""The learned correction: it helps where there is data, fades where there is none, and is the same each time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.calibration.correction_fit import CorrectionBatch, fit_correction
+from joulecast.coefficients.corrections import read_correction, write_correction
+from joulecast.coefficients.schema import TimeCoefficients
+from joulecast.errors import InputError
+from joulecast.gpus import load_gpu
+from joulecast.kernels.work import work
+from joulecast.physics.correction import correct, correction_factor, correction_features, feature_names
+from joulecast.physics.timing import duration_s, module_times, parameters_by_row
+
+COEFFICIENTS = TimeCoefficients()
+
+
+def synthetic(n, seed, gpu, low=20.0, high=36.0):
+    """Kernels of an invented family whose true time bends with the width of a row and wobbles with the fill."""
+    generator = np.random.default_rng(seed)
+    flop, fill = 2.0 ** generator.uniform(low, high, n), generator.uniform(0.3, 1.0, n)
+    width = generator.uniform(0.0, 8.0, n)
+    described = work(
+        "invented", n, groups=("bf16",), group=0, tensor_flop=flop, tensor_flop_per_clk=gpu.tensor_flop_per_clk("bf16"),
+        useful_flop=flop, dram_bytes=flop / 100.0, fill=fill, features={"log width": width},
+    )  # fmt: skip
+    truth = np.exp(0.3 * np.sin(width) + 0.2 * np.abs(fill - 0.6))
+    return described, truth * plain_s(described, gpu)
+
+
+def times_of(described, gpu):
+    return module_times(described, gpu, parameters_by_row([COEFFICIENTS], described.group))
+
+
+def plain_s(described, gpu):
+    return duration_s(times_of(described, gpu), gpu, gpu.clock_max_mhz)
+
+
+def batch(gpu_name, seed=0, n=3000, engine="trtllm", slower=1.0):
+    gpu = load_gpu(gpu_name)
+    described, seconds = synthetic(n, seed, gpu)
+    return CorrectionBatch(described, gpu, engine, [COEFFICIENTS], slower * seconds, gpu.clock_max_mhz)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fit_correction([batch("H100-SXM-80GB"), batch("A100-SXM-80GB", 1)], hidden=(48, 32), epochs=60)
+
+
+def error(factor, described, seconds, gpu):
+    return np.mean(np.abs(factor * plain_s(described, gpu) / seconds - 1))
+
+
+@pytest.mark.parametrize("gpu_name", ["H100-SXM-80GB", "A100-SXM-80GB", "A800-SXM-80GB"])
+def test_left_out_rows_and_a_left_out_gpu_are_predicted_several_times_better(model, gpu_name):
+    gpu = load_gpu(gpu_name)
+    described, seconds = synthetic(800, 99, gpu)
+    factor, distance = correction_factor(model, described, times_of(described, gpu), gpu, engine="trtllm")
+    assert np.median(distance) == 0
+    assert error(factor, described, seconds, gpu) < 0.25 * error(1.0, described, seconds, gpu)
+
+
+def test_it_fades_to_no_correction_far_from_the_data(model):
+    gpu = load_gpu("H100-SXM-80GB")
+    described, _ = synthetic(200, 5, gpu)
+    times = times_of(described, gpu)
+    inside, at_home = correction_factor(model, described, times, gpu)
+    far = replace(described, features=described.features + 40.0)
+    outside, distance = correction_factor(model, far, times, gpu)
+    assert np.abs(np.log(inside)).mean() > 0.1
+    np.testing.assert_allclose(outside, 1.0, atol=1e-6)
+    assert (distance > 3).all()
+    assert np.median(at_home) == 0
+
+
+def test_it_fades_step_by_step(model):
+    gpu = load_gpu("H100-SXM-80GB")
+    described, _ = synthetic(1, 5, gpu)
+    times = times_of(described, gpu)
+    edge = replace(described, features=np.full((1, 1), 8.0))
+    steps = [replace(edge, features=np.full((1, 1), 8.0 + beyond)) for beyond in (0.0, 1.0, 2.0, 4.0, 8.0)]
+    found = [correction_factor(model, one, times, gpu) for one in steps]
+    sizes = [abs(np.log(factor[0])) for factor, _ in found]
+    distances = [distance[0] for _, distance in found]
+    assert sizes == sorted(sizes, reverse=True)
+    assert distances == sorted(distances)
+
+
+def test_the_same_rows_and_seed_give_the_same_model(model):
+    again = fit_correction([batch("H100-SXM-80GB"), batch("A100-SXM-80GB", 1)], hidden=(48, 32), epochs=60)
+    for one, other in zip(model.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(model.head, again.head)
+
+
+def test_an_engine_with_slower_kernels_has_an_output_of_its_own():
+    batches = [batch("H100-SXM-80GB"), batch("H100-SXM-80GB", engine="vllm", slower=1.3)]
+    fitted = fit_correction(batches, hidden=(32, 32), epochs=40)
+    gpu = load_gpu("H100-SXM-80GB")
+    described, _ = synthetic(500, 7, gpu)
+    fast, slow = (
+        correction_factor(fitted, described, times_of(described, gpu), gpu, engine=one)[0] for one in ("trtllm", "vllm")
+    )
+    assert np.median(slow / fast) == pytest.approx(1.3, abs=0.05)
+    unknown, _ = correction_factor(
+        fitted, described, times_of(described, gpu), gpu, exclude=("H100-SXM-80GB",), engine="vllm"
+    )
+    assert np.median(unknown / slow) < 0.97
+
+
+def test_gpu_identity_is_not_among_what_the_network_sees(model):
+    # ridge and L2 rate only set the distance: the first layer does not read them
+    for name in ("log ridge", "log L2 rate over DRAM rate"):
+        assert (model.weights[0][model.feature_names.index(name)] == 0).all()
+
+
+def test_host_bound_rows_do_not_pass_for_slow_kernels():
+    gpu = load_gpu("H100-SXM-80GB")
+    described, seconds = synthetic(4000, 0, gpu, high=40.0)
+    one = CorrectionBatch(described, gpu, "trtllm", [COEFFICIENTS], seconds, gpu.clock_max_mhz)
+    bound = replace(COEFFICIENTS, host_us=60.0)
+    shown = (one.time_s**8 + (60e-6) ** 8) ** 0.125
+    fitted = fit_correction([replace(one, per_group=[bound], time_s=shown)], hidden=(48, 32), epochs=60)
+    described, seconds = synthetic(500, 8, gpu, low=37.0, high=39.5)
+    factor, _ = correction_factor(fitted, described, times_of(described, gpu), gpu)
+    assert error(factor, described, seconds, gpu) < 0.6 * error(1.0, described, seconds, gpu)
+
+
+def test_files_keep_a_model_and_refuse_others(model, tmp_path):
+    path = tmp_path / "correction_invented.npz"
+    write_correction(model, path)
+    gpu = load_gpu("H100-SXM-80GB")
+    described, _ = synthetic(300, 3, gpu)
+    before, _ = correction_factor(model, described, times_of(described, gpu), gpu, engine="trtllm")
+    after, _ = correction_factor(read_correction(path), described, times_of(described, gpu), gpu, engine="trtllm")
+    np.testing.assert_allclose(after, before, rtol=2e-3)
+    path.write_bytes(b"not an archive")
+    with pytest.raises(InputError, match="can't read a correction"):
+        read_correction(path)
+
+
+def test_a_family_without_a_correction_keeps_its_times():
+    gpu = load_gpu("H100-SXM-80GB")
+    described, _ = synthetic(10, 1, gpu)
+    times, distance = correct(described, times_of(described, gpu), gpu)
+    assert times.scale.tolist() == [1.0] * 10
+    assert distance.tolist() == [0.0] * 10
+
+
+def test_features_have_names_and_are_finite_for_an_empty_kernel():
+    gpu = load_gpu("H100-SXM-80GB")
+    nothing = work("invented", 2, groups=("bf16",), group=0, features={"log width": 1.0})
+    features = correction_features(nothing, times_of(nothing, gpu), gpu)
+    assert features.shape == (2, len(feature_names(nothing)))
+    assert np.isfinite(features).all()
