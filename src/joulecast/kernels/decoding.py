@@ -46,6 +46,13 @@ def generation_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelW
     units = batch * kv_heads * row_tiles
     splits = np.clip(np.floor(gpu.sm_count / units), 1.0, np.ceil(seen / SPLIT_KEYS))
     splits = np.where(seen < kernel.split_from, 1.0, splits)
+    merged = splits
+    if conditions.engine == "trtllm" and flash.major(gpu) <= 9:
+        # the older kernel splits all keys, those outside the window too: few blocks have any to read
+        over_all = np.clip(np.floor(gpu.sm_count / units), 1.0, np.ceil(keys / SPLIT_KEYS))
+        over_all = np.where((seen < keys) & (keys >= kernel.split_from) & (kernel.columns > 128), over_all, splits)
+        merged = over_all
+        splits = np.where(seen < keys, np.clip(np.floor(over_all * seen / keys), 1.0, over_all), splits)
     share = np.ceil(seen / splits)
     blocks = units * splits
     waves, fill = tail_fill(blocks, gpu.sm_count)
@@ -55,7 +62,7 @@ def generation_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelW
     walk = walked * width * found.cache_bytes / kernel.bytes_per_clk
     if conditions.engine == "trtllm":  # the last block of a sequence adds up the results of all
         start, rate = (0.0, 64.0) if flash.major(gpu) >= 10 else (1500.0, 32.0)
-        walk += np.where(splits > 1, start + splits * rows * value_dim * 4.0 / rate, 0.0)
+        walk += np.where(merged > 1, start + merged * rows * value_dim * 4.0 / rate, 0.0)
     tokens = batch * queries
     side = tokens * heads * (found.query_bytes * head_dim + 2.0 * value_dim)
     partial = np.where(splits > 1, 4.0 * 2 * splits * tokens * heads * value_dim, 0.0)
@@ -67,11 +74,13 @@ def generation_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelW
     l2 = gpu.l2_mib * 2**20
     cold = 1 - flash.cyclic_hits(cache_bytes + side, l2) if conditions.residency == "loop" else 1.0
     prepares = conditions.engine == "trtllm"
+    names = (*found.groups, *(f"{name}/single" for name in found.groups))
+    present, group = np.unique(found.group + len(found.groups) * single, return_inverse=True)
     return work(
         "generation_attention",
         len(batch),
-        groups=(*found.groups, *(f"{name}/single" for name in found.groups)),
-        group=found.group + len(found.groups) * single,
+        groups=tuple(names[code] for code in present),
+        group=group.reshape(-1),
         tensor_flop=np.where(on_cuda, 0.0, flop),
         tensor_flop_per_clk=tensor_rate,
         cuda_flop=flash.SOFTMAX_FLOP * scores + np.where(on_cuda, flop, 0.0) + converted * cache_bytes,
@@ -83,7 +92,7 @@ def generation_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelW
         fill=fill,
         blocks=blocks,
         waves=waves,
-        launches=_decode_launches(gpu, conditions.engine, splits),
+        launches=kernel.launches + ((splits > 1) if conditions.engine == "pytorch" else 0.0),
         latency_cycles=(waves - (0.6 if prepares else 0.0)) * start_cycles + walk,
         useful_flop=2 * tokens * heads * seen * width,
         math=np.where(single, MATHS.index("fp32"), flash.MATH_OF[found.math]),
@@ -106,13 +115,6 @@ def generation_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelW
     )
 
 
-def _decode_launches(gpu: Gpu, engine: str, splits: Floats) -> Floats:
-    """Kernels of a decoding step: one before it that writes the cache, or one after it that combines splits."""
-    if engine == "vllm":  # its graphs always hold FlashAttention-3's combination; other kernels combine by themselves
-        return np.full_like(splits, 2.0 if flash.major(gpu) == 9 else 1.0)
-    return np.where((splits > 1) | (engine == "trtllm"), 2.0, 1.0)
-
-
 @dataclass(frozen=True)
 class DecodeKernel:
     """A decoding kernel, row by row.
@@ -130,6 +132,8 @@ class DecodeKernel:
         Keys and values that one block takes in: loads in flight over their latency. [B/clk]
     split_from : ndarray
         Keys from which a sequence is split.
+    launches : ndarray
+        Kernels of a step: one before that writes the cache, or one after that combines splits.
     """
 
     single: Flags
@@ -138,6 +142,7 @@ class DecodeKernel:
     start_cycles: Floats
     bytes_per_clk: Floats
     split_from: Floats
+    launches: Floats
 
 
 def _decode_kernel(gpu: Gpu, engine: str, rows: Floats, head_dim: Floats, formats: flash.Formats) -> DecodeKernel:
@@ -147,28 +152,32 @@ def _decode_kernel(gpu: Gpu, engine: str, rows: Floats, head_dim: Floats, format
     if engine != "trtllm":
         start = 3700.0 + 8 * wide if flash.major(gpu) <= 9 else 1600.0 + 6 * wide
         tile = 64.0 if flash.major(gpu) == 9 else 16.0
-        return DecodeKernel(none, tile * ones, 128 * ones, start, 32 * ones, 256 * ones)
+        # graphs of vLLM always hold FlashAttention-3's combination; its other kernels combine by themselves
+        launches = 2.0 if engine == "vllm" and flash.major(gpu) == 9 else 1.0
+        return DecodeKernel(none, tile * ones, 128 * ones, start, 32 * ones, 256 * ones, launches * ones)
     if flash.major(gpu) >= 10:
         single = rows > 32
         start = np.where(single, 2200.0, 1500.0 + 8 * wide)
-        return DecodeKernel(single, 16 * ones, 128 * ones, start, 32 * ones, 256 * ones)
+        return DecodeKernel(single, 16 * ones, 128 * ones, start, 32 * ones, 256 * ones, 2 * ones)
     single = (rows <= 1) | (rows > 32)
     narrow = formats.cache_bytes < 2
     if flash.major(gpu) == 9:
-        # the asynchronous kernel has powers of two as widths, and room for so many queries
-        asynchronous = narrow & ~single & (np.log2(head_dim) % 1 == 0) & (rows * head_dim < 4096)
+        asynchronous = narrow & ~single & (rows * head_dim < 4096)  # room for so many queries
         never = none
     else:
         asynchronous = none
         never = narrow & ~single  # no version of this kernel splits keys
     plain = ~single & ~asynchronous
+    tight = asynchronous & (rows * head_dim >= 3072)  # queries leave no room to load ahead
+    start = np.where(asynchronous, np.where(tight, 10000.0, 1300.0) + 13 * wide, 6500.0 + 12 * wide)
     return DecodeKernel(
         single,
         np.where(asynchronous, 64.0, 16.0),
         np.where(plain, 256.0, 128.0),
-        np.where(single, 2200.0, np.where(asynchronous, 1300.0 + 13 * wide, 6500.0 + 12 * wide)),
+        np.where(single, 2200.0, start),
         np.where(plain, 24.0, 32.0),
         np.where(never, np.inf, np.where(plain, 1000.0, 256.0)),
+        np.where(asynchronous & (head_dim > 64), 1.0, 2.0),  # wide heads: it rotates and stores by itself
     )
 
 
