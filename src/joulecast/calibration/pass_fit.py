@@ -17,6 +17,7 @@ from joulecast.calibration.passes import (
     fit_passes,
     predicted_power_w,
     predicted_time_s,
+    read_generations,
     read_passes,
     tabulate,
 )
@@ -27,7 +28,7 @@ from joulecast.gpus import Gpu, load_gpu
 Floats = npt.NDArray[np.float64]
 
 #: How sources name whole passes: such coefficients build on those of kernels alone.
-PASSES = "eager forward passes of"
+PASSES = "efficiencies"
 
 #: Kernels that take less than this share of every pass keep what kernel tables say of them.
 _LEAST_SHARE = 0.02
@@ -58,13 +59,18 @@ def idle_prior_w(gpu: Gpu) -> tuple[float, float]:
     return (1 - _CLOCKED_SHARE) * gpu.idle_w, _CLOCKED_SHARE * gpu.idle_w
 
 
+#: How little benchmarks of kernels are believed beside whole forward passes, and beside generations that wait for
+#: their host most of the time and tell little of kernels.
+_SCALE_WIDTH = {"eager forward passes": 0.25, "eager generations": 0.06}
+
+
 def leave_model_out(runs: Sequence[MeasuredPass], table: PassTable) -> PassErrors:
     """Errors of each pass at its own clock, predicted from a fit on the other models of the same GPU."""
     time_s, power_w = np.empty(len(runs)), np.empty(len(runs))
     prior = idle_prior_w(table.gpu)
     for model in np.unique(table.models):
         rows = table.models == model
-        fit = fit_passes(table.take(~rows), prior)
+        fit = fit_passes(table.take(~rows), prior, _SCALE_WIDTH[runs[0].source])
         time_s[rows], power_w[rows] = predicted(fit, table.take(rows))
     return PassErrors(
         tuple(runs),
@@ -87,7 +93,7 @@ def coefficients_of(
     """A fit on passes as coefficients of its GPU."""
     gpu, rows = table.gpu, len(table.time_s)
     models = ", ".join(sorted(set(table.models.tolist())))
-    source = f"{rows} {PASSES} {models}"
+    source = f"{rows} {errors.runs[0].source} of {models}"
     share = (table.kernel_s / table.kernel_s.sum(axis=1, keepdims=True)).max(axis=0)
     time = {}
     for key, most in zip(table.keys, share, strict=True):
@@ -98,7 +104,7 @@ def coefficients_of(
             base,
             scale=base.scale * fit.scale[key],
             provenance="fitted",
-            source=f"{source}; efficiencies {base.source}",
+            source=f"{source}; {PASSES} {base.source}",
             rows=rows,
             error=float(np.mean(np.abs(errors.time))),
             spread90=float(np.quantile(np.abs(np.log1p(errors.time)), 0.9)),
@@ -136,6 +142,13 @@ def coefficients_of(
     return time, power, host
 
 
+def read_all(folder: Path) -> list[MeasuredPass]:
+    """Forward passes and generations of the data folder; no GPU has both."""
+    passes = read_passes(folder / "energaizer")
+    generations = folder / "mlenergy" / "v1_llm.csv"
+    return [*passes, *(read_generations(generations) if generations.is_file() else ())]
+
+
 def fit_all_passes(
     folder: Path, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, tuple[dict[str, TimeCoefficients], PowerCoefficients, HostCoefficients]]:
@@ -149,14 +162,14 @@ def fit_all_passes(
         Gets a line for each GPU.
     """
     by_gpu: dict[str, list[MeasuredPass]] = defaultdict(list)
-    for run in read_passes(folder / "energaizer"):
+    for run in read_all(folder):
         by_gpu[run.gpu].append(run)
     out = {}
     for name, runs in by_gpu.items():
         gpu = load_gpu(name)
         table = tabulate(runs, default_power(gpu))
         errors = leave_model_out(runs, table)
-        fit = fit_passes(table, idle_prior_w(gpu))
+        fit = fit_passes(table, idle_prior_w(gpu), _SCALE_WIDTH[runs[0].source])
         out[name] = coefficients_of(fit, table, errors)
         sizes = [float(np.mean(np.abs(one))) for one in (errors.time, errors.power, errors.energy)]
         tell(f"{name:18s} passes {len(runs):4d} runs  time {sizes[0]:.1%} power {sizes[1]:.1%} energy {sizes[2]:.1%}")

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients, TimeCoefficients
-from joulecast.errors import InputError
+from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
-from joulecast.kernels.work import MATHS, Conditions
+from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
 from joulecast.physics.host import MODULES
@@ -25,8 +25,6 @@ from joulecast.workloads.energaizer import as_precision, read_trace
 from joulecast.workloads.table import COMMON, OpTable, Workload
 
 Floats = npt.NDArray[np.float64]
-
-_FP32_CODE = MATHS.index("fp32")
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class MeasuredPass:
         Corrected for process start-up. [s, W]
     time_raw_s, power_raw_w : float
         As published.
+    source : str
+        What it is, for the provenance.
     """
 
     label: str
@@ -57,6 +57,7 @@ class MeasuredPass:
     power_w: float
     time_raw_s: float
     power_raw_w: float
+    source: str
 
 
 def read_passes(folder: Path, datasets: Sequence[str] | None = None) -> list[MeasuredPass]:
@@ -105,6 +106,68 @@ def read_passes(folder: Path, datasets: Sequence[str] | None = None) -> list[Mea
                 power_w=float(row["power_w"]),
                 time_raw_s=row["time_ms_raw"] * 1e-3,
                 power_raw_w=float(row["power_w_raw"]),
+                source="eager forward passes",
+            )
+        )
+    return out
+
+
+#: Prompts of a chat data set are short and not published; decoding takes nearly all of the time.
+_CHAT_PROMPT_TOKENS = 64
+
+#: Parts that the leaderboard's machines had.
+_GENERATION_GPUS = {"A100": "A100-SXM-40GB", "A40": "A40", "V100": "V100-SXM-16GB"}
+
+
+def read_generations(path: Path) -> list[MeasuredPass]:
+    """Measured generations of chat answers, one at a time, in eager PyTorch (ML.ENERGY leaderboard, first version).
+
+    Parameters
+    ----------
+    path : Path
+        ``v1_llm.csv``.
+
+    Returns
+    -------
+    list of MeasuredPass
+        One a model and GPU (a prefill and all decoding steps), of the models that the catalogue knows.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    """
+    import polars as pl
+
+    from joulecast.workloads.catalogue import from_name
+
+    if not path.is_file():
+        raise InputError(f"no such file: {path}")
+    out = []
+    for row in pl.read_csv(path, infer_schema_length=None).iter_rows(named=True):
+        if row["batch_size"] != 1 or row["task"] != "chat" or row["gpu"] not in _GENERATION_GPUS:
+            continue
+        tokens = round(row["avg_output_tokens_per_request"])
+        try:
+            workload = from_name(
+                row["model_id"], prompt_tokens=_CHAT_PROMPT_TOKENS, generate_tokens=tokens, dtype="fp16"
+            )
+        except UnknownNameError:
+            continue
+        gpu = load_gpu(_GENERATION_GPUS[row["gpu"]])
+        out.append(
+            MeasuredPass(
+                label=f"generation {row['model_id']} {row['gpu']}",
+                model=row["model_id"],
+                gpu=gpu.name,
+                workload=workload,
+                clock_asked_mhz=gpu.clock_max_mhz,
+                clock_mhz=gpu.clock_max_mhz,
+                time_s=float(row["avg_request_latency_s"]),
+                power_w=float(row["avg_power_w_derived"]),
+                time_raw_s=float(row["avg_request_latency_s"]),
+                power_raw_w=float(row["avg_power_w_derived"]),
+                source="eager generations",
             )
         )
     return out
@@ -171,6 +234,7 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
     rows: list[dict[str, Any]] = []
     for run in runs:
         lowered = lower(run.workload, gpu, execution)
+        repeats = np.array([one.repeats for one in run.workload.passes])
         times: dict[str, float] = {}
         busy: dict[str, float] = {}
         launches = modules = 0.0
@@ -179,7 +243,7 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
         for table in lowered.tables.values():
             shapes = OpTable(table.kind, {k: v for k, v in table.columns.items() if k not in COMMON})
             priced = price(shapes, gpu, conditions, power=power)
-            count = table["count"]
+            count = table["count"] * repeats[table["pass_id"]]
             seconds = duration_s(priced.times, gpu, run.clock_mhz)
             for code, group in enumerate(priced.work.groups):
                 mask = priced.work.group == code
@@ -239,12 +303,15 @@ def predicted_time_s(table: PassTable, log_scale: Floats, launch_us: float, modu
     return pass_time_s(gpu_s, (table.launches * launch_us + table.modules * module_us) * 1e-6), gpu_s
 
 
-def fit_passes(table: PassTable, idle_w: tuple[float, float]) -> PassFit:
+def fit_passes(table: PassTable, idle_w: tuple[float, float], scale_width: float = 0.25) -> PassFit:
     """Fit time, then power, with relative loss and priors.
 
     Parameters
     ----------
     table : PassTable
+    scale_width : float
+        Width of the prior on the scales of kernel times, in natural logarithms: how little benchmarks of kernels
+        are to be believed.
     idle_w : (float, float)
         Prior of idle power at low clock, and of what the clocked core adds at the rate clock. [W]
 
@@ -261,7 +328,7 @@ def fit_passes(table: PassTable, idle_w: tuple[float, float]) -> PassFit:
     def time_residuals(theta: Floats) -> Floats:
         time_s, _ = predicted_time_s(table, theta[:k], *np.exp(theta[k:]))
         fit = np.log(time_s / table.time_s)
-        prior = theta[:k] / 0.25 * np.where(share > 0.02, 1.0, 3.0)
+        prior = theta[:k] / scale_width * np.where(share > 0.02, 1.0, 3.0)
         return np.concatenate([_robust(fit) / np.sqrt(r), 0.02 * prior, 0.01 * (theta[k:] - host_prior) / 0.5])
 
     start = np.append(np.zeros(k), host_prior)
