@@ -151,6 +151,20 @@ def test_a_family_without_a_correction_keeps_its_times():
     assert distance.tolist() == [0.0] * 10
 
 
+def test_features_are_found_by_name_whatever_their_order(model):
+    gpu = load_gpu("H100-SXM-80GB")
+    described, _ = synthetic(50, 4, gpu)
+    more = replace(
+        described,
+        features=np.stack([np.full(50, 77.0), described.features[:, 0]], axis=1),
+        feature_names=("another", "log width"),
+    )
+    times = times_of(described, gpu)
+    one, _ = correction_factor(model, described, times, gpu)
+    other, _ = correction_factor(model, more, times, gpu)
+    np.testing.assert_array_equal(one, other)
+
+
 def test_features_have_names_and_are_finite_for_an_empty_kernel():
     gpu = load_gpu("H100-SXM-80GB")
     nothing = work("invented", 2, groups=("bf16",), group=0, features={"log width": 1.0})

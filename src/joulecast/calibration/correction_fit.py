@@ -15,12 +15,14 @@ from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import KernelWork
-from joulecast.physics.correction import DISTANCE_FEATURES, correction_features, feature_names
+from joulecast.physics.correction import DISTANCE_FEATURES, aligned, correction_features, feature_names
 from joulecast.physics.timing import duration_s, module_times, parameters_by_row
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
+
+_HIDDEN_WEIGHT = 0.3
 
 #: Steps that training takes at least, however few the rows.
 FEWEST_STEPS = 2000
@@ -94,14 +96,14 @@ def fit_correction(
         raise ValueError("a correction needs at least one batch of measured rows")
     generator = np.random.default_rng(seed)
     keys: dict[str, int] = {}
-    parts = [_rows(batch, keys, most_rows, generator) for batch in batches]
+    names = tuple(dict.fromkeys(name for batch in batches for name in feature_names(batch.work)))
+    parts = [_rows(batch, names, keys, most_rows, generator) for batch in batches]
     features, target, key, weight = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     mean = features.mean(axis=0)
     spread = features.std(axis=0)
     scale = np.maximum(spread, 1e-2).astype(np.float32)
     z = (features - mean) / scale
     low, high = z.min(axis=0), z.max(axis=0)
-    names = feature_names(batches[0].work)
     unseen = [names.index(name) for name in DISTANCE_FEATURES]
     z[:, unseen] = 0.0
     trained = _train(z, target, key, weight / weight.mean(), len(keys), hidden=hidden, epochs=epochs,
@@ -119,13 +121,16 @@ def fit_correction(
 
 
 def _rows(
-    batch: CorrectionBatch, keys: dict[str, int], most_rows: int, generator: np.random.Generator
+    batch: CorrectionBatch, names: tuple[str, ...], keys: dict[str, int], most_rows: int, generator: np.random.Generator
 ) -> tuple[Singles, Singles, npt.NDArray[np.intp], Singles]:
     """Features, target, index of the own output and weight of (a sample of) the rows of a batch."""
     times = module_times(batch.work, batch.gpu, parameters_by_row(batch.per_group, batch.work.group))
     plain = duration_s(times, batch.gpu, batch.clock_mhz)
+    kernel_s, hidden = _kernel_s(batch)
     with np.errstate(divide="ignore", invalid="ignore"):
-        target = np.log(_kernel_s(batch) / plain)
+        target = np.log(kernel_s / plain)
+    # a kernel that its host hides is only known to be no longer than what was seen
+    target = np.where(hidden, np.minimum(target, 0.0), target)
     good = np.isfinite(target)
     good[list(batch.work.reasons)] = False
     rows = np.flatnonzero(good)
@@ -135,23 +140,25 @@ def _rows(
         [keys.setdefault(f"{batch.gpu.name}/{batch.engine}/{group}", len(keys)) for group in batch.work.groups]
     )
     features = correction_features(batch.work, times, batch.gpu)[rows]
+    features = aligned(features, feature_names(batch.work), names)
     return (
         features,
         np.clip(target[rows], -2.0, 2.0).astype(np.float32),
         codes[batch.work.group[rows]],
-        np.full(rows.size, batch.weight, dtype=np.float32),
+        (batch.weight * np.where(hidden[rows], _HIDDEN_WEIGHT, 1.0)).astype(np.float32),
     )
 
 
-def _kernel_s(batch: CorrectionBatch) -> Floats:
-    """Time of the kernels alone, without the host that started them; NaN where the host hides them. [s]"""
+def _kernel_s(batch: CorrectionBatch) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Time of the kernels alone without the host that started them [s], and whether it is only an upper bound."""
     host, lead = (
         np.array([getattr(one, name) for one in batch.per_group])[batch.work.group] * 1e-6
         for name in ("host_us", "host_lead_us")
     )
-    seen = batch.time_s > 1.1 * np.maximum(host, lead)
+    hidden = batch.time_s <= 1.1 * np.maximum(host, lead)
     reached = batch.time_s * np.maximum(1.0 - (host / batch.time_s) ** 8, 0.0) ** 0.125
-    return np.where(seen, reached - lead, np.nan)
+    bound = np.maximum(0.85 * batch.time_s - lead, 0.1 * batch.time_s)
+    return np.where(hidden, bound, np.maximum(reached - lead, 0.02 * batch.time_s)), hidden
 
 
 def _train(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,14 @@ from joulecast.calibration.kernels import Pool, fit_pool, pools, predicted_s
 from joulecast.calibration.time_fit import HOST_PARAMETERS, Floats, take_work
 from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import TimeCoefficients
+from joulecast.kernels.registry import families
 from joulecast.physics.correction import correction_factor
 from joulecast.physics.timing import duration_s, measured_s, module_times, parameters_by_row
 
 Fits = Mapping[str, TimeCoefficients]
+
+#: Rows of one table that are looked at: a correction learns from more than a fit of a few numbers does.
+ROWS_OF_BATCH = 90_000
 
 #: Fewer measured rows than this teach a correction nothing.
 FEWEST_ROWS = 400
@@ -28,16 +32,27 @@ FEWEST_ROWS = 400
 class Corrected:
     """Left-out rows of one GPU, engine and group: relative errors of the scaffold, and with the correction."""
 
-    label: str
+    gpu: str
+    key: str
     plain: Floats
     corrected: Floats
     distance: Floats
+
+    @property
+    def error(self) -> float:
+        """Mean absolute relative error with the correction."""
+        return float(np.abs(self.corrected).mean())
+
+    @property
+    def spread90(self) -> float:
+        """90th percentile of ``|log(predicted / measured)|`` with the correction."""
+        return float(np.quantile(np.abs(np.log1p(self.corrected)), 0.9))
 
     def line(self) -> str:
         """One line for a person: rows, mean error of the scaffold, then mean, median, 90th percentile and bias."""
         size = np.abs(self.corrected)
         return (
-            f"{self.label:48s} {size.size:6d} {np.abs(self.plain).mean():7.1%} {size.mean():7.1%} "
+            f"{f'{self.gpu} {self.key}':48s} {size.size:6d} {np.abs(self.plain).mean():7.1%} {size.mean():7.1%} "
             f"{np.median(size):7.1%} {np.quantile(size, 0.9):7.1%} {self.corrected.mean():+7.1%}"
         )
 
@@ -68,7 +83,7 @@ def batch_of(pool: Pool, fits: Fits, rows: Any = None) -> CorrectionBatch | None
 
 
 def train(
-    measured: Sequence[tuple[Pool, Fits]], *, held_out: bool = False, most_rows: int = 60_000, seed: int = 0
+    measured: Sequence[tuple[Pool, Fits]], *, held_out: bool = False, most_rows: int = 90_000, seed: int = 0
 ) -> CorrectionModel | None:
     """The correction of one family from its pools and their fits; None where there are too few rows.
 
@@ -90,7 +105,7 @@ def train(
     rows = sum(len(batch.time_s) for batch in batches)
     if rows < FEWEST_ROWS:
         return None
-    hidden, epochs = ((128, 96), 80) if rows > 100_000 else ((96, 64), 80) if rows > 20_000 else ((48, 32), 120)
+    hidden, epochs = ((128, 96), 50) if rows > 100_000 else ((96, 64), 80) if rows > 20_000 else ((48, 32), 120)
     return fit_correction(batches, hidden=hidden, epochs=epochs, most_rows=most_rows, seed=seed)
 
 
@@ -111,20 +126,67 @@ def score(model: CorrectionModel, pool: Pool, fits: Fits, *, exclude: tuple[str,
         if left.host_bound:
             seconds = measured_s(seconds, *(getattr(one, name) for name in HOST_PARAMETERS))
         truth = left.time_s[rows]
-        label = f"{left.gpu.name} {left.key}/{group}"
-        out.append(Corrected(label, plain[rows] / truth - 1, seconds / truth - 1, distance))
+        key = f"{left.key}/{group}"
+        out.append(Corrected(left.gpu.name, key, plain[rows] / truth - 1, seconds / truth - 1, distance))
     return out
 
 
+def family_kinds() -> dict[str, tuple[str, ...]]:
+    """Kinds of operation that each family serves."""
+    found = {family.name: family.kinds for family in families().values()}
+    return dict(sorted(found.items()))
+
+
+def train_corrections(
+    folder: Path, fits_of: Callable[[str], Fits], tell: Callable[[str], None] = lambda _: None,
+    names: tuple[str, ...] = (),
+) -> Iterator[tuple[CorrectionModel, list[Corrected]]]:  # fmt: skip
+    """The correction of each family that enough was measured of, with the errors that left-out shapes had.
+
+    Parameters
+    ----------
+    folder : Path
+        The data folder.
+    fits_of : callable
+        Efficiencies of a GPU by ``family/engine/group``, as they will be when the correction is used.
+    tell : callable
+        Gets a line for each GPU, engine and group.
+    names : tuple of str
+        Only these families.
+
+    Yields
+    ------
+    CorrectionModel, list of Corrected
+        The model was trained on all shapes, the errors are those of a model that had not seen theirs.
+    """
+    for name, kinds in family_kinds().items():
+        if names and name not in names:
+            continue
+        measured = [(pool, _of_pool(fits_of(pool.gpu.name), pool)) for pool in pools(folder, kinds, ROWS_OF_BATCH)]
+        trial = train(measured, held_out=True)
+        model = train(measured)
+        if trial is None or model is None:
+            continue
+        scores = [one for pool, fits in measured for one in score(trial, pool, fits)]
+        for one in scores:
+            tell(one.line())
+        yield model, scores
+
+
+def _of_pool(fits: Fits, pool: Pool) -> Fits:
+    """Fits of the groups of a pool, from those of its GPU."""
+    return {group: fits[f"{pool.key}/{group}"] for group in pool.work.groups if f"{pool.key}/{group}" in fits}
+
+
 def held_out_scores(
-    family_kinds: tuple[str, ...], folder: Path, tell: Callable[[str], None] = print, without: str = ""
+    kinds: tuple[str, ...], folder: Path, tell: Callable[[str], None] = print, without: str = ""
 ) -> list[Corrected]:
     """Train with shapes left out by hash, and score on them; `without` leaves out the GPUs whose name contains it."""
-    measured = [(pool, fit_pool(pool)) for pool in pools(folder, family_kinds)]
+    measured = [(pool, fit_pool(pool)) for pool in pools(folder, kinds, ROWS_OF_BATCH)]
     kept = [(pool, fits) for pool, fits in measured if not (without and without in pool.gpu.name)]
     model = train(kept, held_out=True)
     if model is None:
-        raise ValueError(f"fewer than {FEWEST_ROWS} measured rows of {', '.join(family_kinds)}")
+        raise ValueError(f"fewer than {FEWEST_ROWS} measured rows of {', '.join(kinds)}")
     out = []
     for pool, fits in measured:
         if without and without not in pool.gpu.name:

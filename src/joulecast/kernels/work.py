@@ -131,7 +131,7 @@ def work(family: str, n: int, *, groups: tuple[str, ...], group: Any, **given: A
     """A `KernelWork` of `n` rows: what is given broadcasts, what is not is none of that work."""
     arrays = {name: _column(given.pop(name, 1.0 if name in _ONES else 0.0), n, np.float64) for name in _NUMBERS}
     named = given.pop("features", {})
-    features = np.empty((n, len(named)))
+    features = np.empty((n, len(named)), order="F")
     for place, column in enumerate(named.values()):
         features[:, place] = column
     math = given.pop("math", MATHS.index("bf16"))

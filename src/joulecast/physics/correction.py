@@ -87,7 +87,7 @@ def correction_factor(
     distance : ndarray, shape (n,)
         0 inside the range of the training data in every feature; grows with the standard deviations beyond it.
     """
-    features = correction_features(work, times, gpu)
+    features = aligned(correction_features(work, times, gpu), feature_names(work), model.feature_names)
     n = len(work)
     log_factor, distance = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
     heads = output_heads(model, work.groups, gpu, engine, exclude)
@@ -130,7 +130,7 @@ def correction_features(work: KernelWork, times: ModuleTimes, gpu: Gpu) -> Singl
     peak = np.maximum(np.where(work.tensor_flop > 0, work.tensor_flop_per_clk, work.cuda_flop_per_clk), 1.0)
     ratios[6] = peak * (gpu.rate_clock_mhz * 1e-3 / gpu.dram_gb_s)
     ratios[7] = gpu.l2_gb_s / gpu.dram_gb_s
-    out = np.empty((n, len(GENERIC_FEATURES) + work.features.shape[1]), dtype=np.float32)
+    out = np.empty((n, len(GENERIC_FEATURES) + work.features.shape[1]), dtype=np.float32, order="F")
     out[:, :10] = np.log(shares + np.float32(1e-3)).T
     out[:, 10:18] = np.log2(ratios).T
     out[:, 18:] = work.features
@@ -140,6 +140,18 @@ def correction_features(work: KernelWork, times: ModuleTimes, gpu: Gpu) -> Singl
 def feature_names(work: KernelWork) -> tuple[str, ...]:
     """Names of the columns of `correction_features`."""
     return (*GENERIC_FEATURES, *work.feature_names)
+
+
+def aligned(features: Singles, names: tuple[str, ...], wanted: tuple[str, ...]) -> Singles:
+    """Columns of `features`, called `names`, in the order `wanted`; 0 where there is none of that name."""
+    if names == wanted:
+        return features
+    out = np.zeros((len(features), len(wanted)), dtype=np.float32, order="F")
+    place = {name: column for column, name in enumerate(names)}
+    for column, name in enumerate(wanted):
+        if name in place:
+            out[:, column] = features[:, place[name]]
+    return out
 
 
 def standardised(model: CorrectionModel, features: Singles) -> tuple[Singles, Singles]:
