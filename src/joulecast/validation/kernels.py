@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulecast.calibration.tables import QUALITIES, Measured
-from joulecast.coefficients.schema import PROVENANCES, TimeCoefficients
+from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import GENERATIONS, time_coefficients
 from joulecast.gpus import load_gpu
 from joulecast.kernels.registry import families
 from joulecast.physics.price import Priced, price, under_limit
 from joulecast.physics.timing import measured_s
-from joulecast.validation.knowledge import SHIPPED, Knowledge, left_out, without_gpu, without_newer, without_shapes
+from joulecast.validation.knowledge import (
+    SHIPPED,
+    Knowledge,
+    chip,
+    left_out,
+    power_without_shapes,
+    without_gpu,
+    without_shapes,
+)
 from joulecast.validation.metrics import size_class
 from joulecast.validation.read import Batch, sampled
 
@@ -29,6 +38,15 @@ PROTOCOLS = {
     "gpus": "GPU left out: nothing that was measured on any board with the scored GPU's chip",
     "older": "older only: a GPU newer than Ampere, from what was measured on Ampere and before",
 }
+
+#: Rows of one pool that a correction is trained on again; and how many times fewer for each GPU that is left out.
+TRAIN_ROWS = 8000
+TRANSFER_SHARE = 4
+
+#: The last architecture that the protocol ``older`` knows, and how far newer ones may be from it (other makers' lie
+#: further).
+NEWEST_OF_OLDER = "ampere"
+FURTHEST_NEWER = 5.0
 
 #: Half width of the interval of a power that the limit sets, in natural logarithms.
 CAPPED_SPREAD = 0.03
@@ -97,10 +115,6 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
     return frame.filter(runs)
 
 
-def _tell_of_fit(tell: Callable[[str, float], None], share: float, what: str) -> None:
-    tell(f"fitting {what}", share)
-
-
 def _host_us(priced: Priced, rows: Measured, knowledge: Knowledge) -> tuple[np.ndarray, np.ndarray]:
     """Cost of the host that each row was measured from, and its part before the kernel. [us]"""
     own = knowledge.time.get(rows.gpu, {})
@@ -115,45 +129,98 @@ def _host_us(priced: Priced, rows: Measured, knowledge: Knowledge) -> tuple[np.n
 
 
 def score_kernels(
-    batches: Sequence[Batch], protocols: Iterable[str], *, sample: int, seed: int = 0,
+    batches: Sequence[Batch],
+    protocols: Iterable[str],
+    *,
+    sample: int,
+    kinds: Sequence[str] | None = None,
+    gpus: Sequence[str] | None = None,
+    train_rows: int = TRAIN_ROWS,
+    seed: int = 0,
     tell: Callable[[str, float], None] = lambda *_: None,
-) -> pl.DataFrame:  # fmt: skip
-    """All batches under each of `protocols`, as one table (see `scored`).
+) -> pl.DataFrame:
+    """Batches under each of `protocols`, as one table (see `scored`).
 
     Parameters
     ----------
     batches : sequence of Batch
-        With enough rows to fit on; at most `sample` of each are scored.
+        All that fits may learn from.
     protocols : iterable of str
         Some of `PROTOCOLS`.
-    sample, seed : int
+    sample : int
+        Rows of each batch that are scored at most.
+    kinds, gpus : sequence of str, optional
+        Only these are scored.
+    train_rows : int
+        Rows of one pool at most that a correction is trained on again.
+    seed : int
     tell : callable
         Gets what is being done, and the share of all of it that is done.
     """
     import polars as pl
 
-    known = [batch for batch in batches if batch.rows.table.kind in families()]
     asked = [name for name in PROTOCOLS if name in set(protocols)]
+    known = [batch for batch in batches if batch.rows.table.kind in families()]
+    chosen = [
+        batch
+        for batch in known
+        if (kinds is None or batch.rows.table.kind in kinds) and (gpus is None or batch.rows.gpu in gpus)
+    ]
+    by_family: dict[str, list[Batch]] = defaultdict(list)
+    for batch in chosen:
+        by_family[families()[batch.rows.table.kind].name].append(batch)
+    power: dict[str, PowerCoefficients] = {}
+    if "shapes" in asked:
+        for name in dict.fromkeys(batch.rows.gpu for batch in chosen if np.isfinite(batch.rows.power_w).any()):
+            tell(f"{name} energies", 0.0)
+            fitted = power_without_shapes([batch.rows for batch in known], load_gpu(name))
+            if fitted is not None:
+                power[name] = fitted
     parts: list[pl.DataFrame] = []
-
-    for step, protocol in enumerate(asked):
-        base = step / len(asked)
-        knowledge = SHIPPED
-        if protocol == "shapes":
-            tell("fitting without the left-out shapes", base)
-            knowledge = without_shapes([batch.rows for batch in known], partial(_tell_of_fit, tell, base))
-        for i, batch in enumerate(known):
-            tell(f"{batch.rows.gpu} {batch.rows.table.kind}", base + i / len(known) / len(asked))
-            gpu = load_gpu(batch.rows.gpu)
-            rows = left_out(batch.rows) if protocol == "shapes" else batch.rows
-            if not len(rows):
-                continue
-            if protocol == "gpus":
-                knowledge = without_gpu(gpu)
-            elif protocol == "older":
-                if not 3.5 < GENERATIONS.get(gpu.architecture, 0.0) < 10.0:
-                    continue
-                knowledge = without_newer(gpu)
-            few = Batch(sampled(rows, sample, seed), batch.source, batch.available)
-            parts.append(scored(few, protocol, knowledge))
+    for done, (family, members) in enumerate(by_family.items()):
+        everything = [one.rows for one in known if families()[one.rows.table.kind].name == family]
+        for step, protocol in enumerate(asked):
+            share = (done + step / len(asked)) / len(by_family)
+            say = partial(_tell, tell, share, f"{family}, {PROTOCOLS[protocol].split(':')[0]}: ")
+            say("")
+            for of_protocol, knowledge in _told(protocol, family, members, everything, power, train_rows, say):
+                for batch in of_protocol:
+                    rows = left_out(batch.rows) if protocol == "shapes" else batch.rows
+                    if len(rows):
+                        few = Batch(sampled(rows, sample, seed), batch.source, batch.available)
+                        parts.append(scored(few, protocol, knowledge))
     return pl.concat(parts) if parts else pl.DataFrame()
+
+
+def _tell(tell: Callable[[str, float], None], share: float, start: str, what: str) -> None:
+    tell(start + what, share)
+
+
+def _told(
+    protocol: str,
+    family: str,
+    members: Sequence[Batch],
+    everything: Sequence[Measured],
+    power: Mapping[str, PowerCoefficients],
+    train_rows: int,
+    say: Callable[[str], None],
+) -> Iterator[tuple[Sequence[Batch], Knowledge]]:
+    """What the predictions of a family may know under a protocol, with the batches that it is for."""
+    if protocol == "shipped":
+        yield members, SHIPPED
+        return
+    names = list(dict.fromkeys(batch.rows.gpu for batch in members))
+    if protocol == "shapes":
+        yield members, without_shapes(family, everything, power, train_rows=train_rows, gpus=names, tell=say)
+        return
+    newest = NEWEST_OF_OLDER if protocol == "older" else ""
+    by_chip: dict[str, list[Batch]] = defaultdict(list)
+    for batch in members:
+        architecture = load_gpu(batch.rows.gpu).architecture
+        if not newest or 0 < GENERATIONS.get(architecture, 0.0) - GENERATIONS[newest] < FURTHEST_NEWER:
+            by_chip[chip(batch.rows.gpu)].append(batch)
+    for name, of_chip in by_chip.items():
+        say(name)
+        gpu = load_gpu(of_chip[0].rows.gpu)
+        few = max(train_rows // TRANSFER_SHARE, 1000)
+        yield of_chip, without_gpu(family, gpu, everything, newest=newest, train_rows=few)

@@ -9,14 +9,17 @@ from types import MappingProxyType
 
 import numpy as np
 
+from joulecast.calibration.corrections import score, train
 from joulecast.calibration.kernels import Pool, fit_pool, pools_of, shape_fold
 from joulecast.calibration.power_fit import as_coefficients, fit_power, power_rows
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients import store
-from joulecast.coefficients.corrections import CorrectionModel
+from joulecast.coefficients.corrections import CorrectionModel, load_correction
 from joulecast.coefficients.schema import PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import GENERATIONS
 from joulecast.gpus import Gpu, load_gpu
+
+Fits = dict[str, TimeCoefficients]
 
 #: Shapes of this hash fold are left out.
 LEFT_OUT_FOLD = 0
@@ -41,7 +44,7 @@ class Knowledge:
         GPUs whose shipped coefficients may not be used.
     """
 
-    time: Mapping[str, dict[str, TimeCoefficients]] = field(default_factory=lambda: MappingProxyType({}))
+    time: Mapping[str, Fits] = field(default_factory=lambda: MappingProxyType({}))
     power: Mapping[str, PowerCoefficients] = field(default_factory=lambda: MappingProxyType({}))
     corrections: Mapping[str, CorrectionModel] | None = None
     exclude: tuple[str, ...] = ()
@@ -51,47 +54,82 @@ SHIPPED = Knowledge()
 
 
 def left_out(batch: Measured) -> Measured:
-    """The rows of `batch` whose shapes are left out of `without_shapes`."""
+    """The rows of `batch` whose shapes `without_shapes` leaves out."""
     return batch.take(shape_fold(batch) == LEFT_OUT_FOLD)
 
 
-def without_shapes(batches: Sequence[Measured], tell: Callable[[str], None] = lambda _: None) -> Knowledge:
-    """Everything fitted again, in the same way as what is shipped, without the shapes of the left-out fold.
+def kept(batches: Sequence[Measured]) -> list[Measured]:
+    """The rows of `batches` that `without_shapes` fits on."""
+    rest = [batch.take(shape_fold(batch) != LEFT_OUT_FOLD) for batch in batches]
+    return [batch for batch in rest if len(batch)]
+
+
+def without_shapes(
+    family: str,
+    batches: Sequence[Measured],
+    power: Mapping[str, PowerCoefficients],
+    *,
+    train_rows: int,
+    gpus: Sequence[str] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Knowledge:
+    """Efficiencies and the correction of a family fitted again, as the shipped ones are, without a fifth of the shapes.
 
     What a fit leaves out to learn its own error is then the next fold, so that intervals never saw the scored rows.
 
     Parameters
     ----------
+    family : str
     batches : sequence of Measured
-        All rows; those of the left-out fold are dropped here.
+        All rows of the family, whatever GPU; those of the left-out fold are dropped here.
+    power : mapping of str to PowerCoefficients
+        From `power_without_shapes`.
+    train_rows : int
+        Rows of one pool at most that the correction is trained on.
+    gpus : sequence of str, optional
+        GPUs that will be asked for: others are fitted only where the correction needs them.
     tell : callable
         Gets a word for each fit.
     """
-    kept = [batch.take(shape_fold(batch) != LEFT_OUT_FOLD) for batch in batches]
-    kept = [batch for batch in kept if len(batch)]
-    time: dict[str, dict[str, TimeCoefficients]] = defaultdict(dict)
-    for pool in pools_of(kept):
+    learned = load_correction(family) is not None
+    wanted = kept([one for one in batches if learned or gpus is None or one.gpu in gpus])
+    measured: list[tuple[Pool, Fits]] = []
+    for pool in pools_of(wanted):
         tell(f"{pool.gpu.name} {pool.key}")
-        fitted = fit_pool(_next_fold_first(pool))
-        time[pool.gpu.name].update({f"{pool.key}/{group}": one for group, one in fitted.items()})
-    power: dict[str, PowerCoefficients] = {}
-    for name in dict.fromkeys(batch.gpu for batch in kept):
-        tell(f"{name} power")
-        fitted_power = _power_without_shapes([batch for batch in kept if batch.gpu == name], load_gpu(name))
-        if fitted_power is not None:
-            power[name] = fitted_power
-    return Knowledge(time=dict(time), power=power, corrections=MappingProxyType({}), exclude=tuple(time))
+        pool = replace(pool, fold=(pool.fold - LEFT_OUT_FOLD - 1).astype(np.intp))
+        measured.append((pool, fit_pool(pool)))
+    corrections: dict[str, CorrectionModel] = {}
+    if learned:
+        tell(f"correction of {family}")
+        model = train(measured, held_out=True, most_rows=train_rows)
+        if model is not None:
+            corrections[family] = model
+            measured = [(pool, _with_spread(model, pool, fits)) for pool, fits in measured]
+    time: dict[str, Fits] = defaultdict(dict)
+    for pool, fits in measured:
+        time[pool.gpu.name].update({f"{pool.key}/{group}": one for group, one in fits.items()})
+    return Knowledge(time=dict(time), power=power, corrections=corrections, exclude=tuple(time))
 
 
-def _next_fold_first(pool: Pool) -> Pool:
-    """The pool with its folds counted on, so that its fit leaves out the next one."""
-    return replace(pool, fold=(pool.fold - LEFT_OUT_FOLD - 1).astype(np.intp))
+def _with_spread(model: CorrectionModel, pool: Pool, fits: Fits) -> Fits:
+    """The fits with the error and spread that their left-out rows have once corrected."""
+    out = dict(fits)
+    prefix = f"{pool.gpu.name} {pool.key}/"
+    for one in score(model, pool, fits):
+        group = one.label.removeprefix(prefix)
+        out[group] = replace(
+            fits[group],
+            error=float(np.mean(np.abs(one.corrected))),
+            spread90=float(np.quantile(np.abs(np.log1p(one.corrected)), 0.9)),
+        )
+    return out
 
 
-def _power_without_shapes(batches: list[Measured], gpu: Gpu) -> PowerCoefficients | None:
-    trusted = [batch for batch in batches if np.isfinite(batch.power_w).any()]
-    good = [np.isfinite(one.power_w) & (one.quality <= QUALITIES.index("B")) for one in trusted]
-    if sum(int(mask.sum()) for mask in good) < _LEAST_POWER_ROWS or max(int(mask.sum()) for mask in good) < 20:
+def power_without_shapes(batches: Sequence[Measured], gpu: Gpu) -> PowerCoefficients | None:
+    """Energies of `gpu` fitted again without the left-out shapes; None where too few readings are trusted."""
+    trusted = kept([one for one in batches if one.gpu == gpu.name and np.isfinite(one.power_w).any()])
+    good = [int((np.isfinite(one.power_w) & (one.quality <= QUALITIES.index("B"))).sum()) for one in trusted]
+    if sum(good) < _LEAST_POWER_ROWS or max(good) < 20:
         return None
     rows = power_rows(trusted, gpu)
     rows = replace(rows, fold=(rows.fold - LEFT_OUT_FOLD - 1).astype(np.intp))
@@ -101,14 +139,48 @@ def _power_without_shapes(batches: list[Measured], gpu: Gpu) -> PowerCoefficient
     return as_coefficients(fitted, gpu, "kernels under load", errors, len(rows.power_w))
 
 
-def without_gpu(gpu: Gpu) -> Knowledge:
-    """As if `gpu`, and all boards with its name before the first hyphen (its chip), had never been measured."""
-    chip = gpu.name.split("-")[0]
-    return Knowledge(exclude=tuple(name for name in store.shipped() if name.split("-")[0] == chip))
+def chip(gpu_name: str) -> str:
+    """What boards of one chip share: the name before the first hyphen."""
+    return gpu_name.split("-")[0]
 
 
-def without_newer(gpu: Gpu, newest: str = "ampere") -> Knowledge:
-    """As if only GPUs of the generation `newest` and older had been measured."""
-    limit = GENERATIONS[newest]
-    newer = [name for name in store.shipped() if GENERATIONS.get(load_gpu(name).architecture, 0.0) > limit]
-    return Knowledge(exclude=tuple(dict.fromkeys([gpu.name, *newer])))
+def without_gpu(family: str, gpu: Gpu, batches: Sequence[Measured], *, newest: str = "", train_rows: int) -> Knowledge:
+    """As if `gpu`, and every board with its chip, had never been measured.
+
+    Parameters
+    ----------
+    family : str
+    gpu : Gpu
+    batches : sequence of Measured
+        All rows of the family, to train its correction on those of other GPUs.
+    newest : str
+        Where given, GPUs of later architectures than this one were never measured either.
+    train_rows : int
+        Rows of one pool at most that the correction is trained on.
+    """
+    limit = GENERATIONS[newest] if newest else np.inf
+    names = {*store.shipped(), *(batch.gpu for batch in batches)}
+    out = tuple(
+        sorted(
+            name
+            for name in names
+            if chip(name) == chip(gpu.name) or GENERATIONS.get(load_gpu(name).architecture, 0.0) > limit
+        )
+    )
+    corrections: dict[str, CorrectionModel] | None = None
+    if load_correction(family) is not None:
+        model = train(_shipped_fits([one for one in batches if one.gpu not in out], train_rows), most_rows=train_rows)
+        corrections = {} if model is None else {family: model}
+    return Knowledge(corrections=corrections, exclude=out)
+
+
+def _shipped_fits(batches: Sequence[Measured], most_rows: int) -> list[tuple[Pool, Fits]]:
+    """Pools with the coefficients that the package ships for them."""
+    found = []
+    for pool in pools_of(batches, most_rows):
+        coefficients = store.load(pool.gpu.name)
+        if coefficients is not None:
+            start = f"{pool.key}/"
+            fits = {key.removeprefix(start): one for key, one in coefficients.time.items() if key.startswith(start)}
+            found.append((pool, fits))
+    return found
