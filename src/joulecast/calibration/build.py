@@ -1,4 +1,4 @@
-"""Rebuilds coefficient files from the measured tables: kernels, then whole passes, then power."""
+"""Rebuilds coefficient files from the measured tables: kernels, their corrections, power, then whole passes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from joulecast.calibration.corrections import train_corrections
 from joulecast.calibration.kernels import fit_kernels
 from joulecast.calibration.pass_fit import PASSES, fit_all_passes
 from joulecast.calibration.power_fit import fit_kernel_power
 from joulecast.coefficients import store, transfer
+from joulecast.coefficients.corrections import load_correction, write_correction
 from joulecast.coefficients.schema import GpuCoefficients
 
 #: Stages in the order in which they build on each other.
-STAGES = ("kernels", "power", "passes")
+STAGES = ("kernels", "corrections", "power", "passes")
 
 
 def build(
@@ -35,6 +37,14 @@ def build(
     if "kernels" in stages:
         for gpu, time in fit_kernels(folder, tell=tell).items():
             _write(out, replace(_read(out, gpu), time=time))
+    if "corrections" in stages:
+        for model, scores in train_corrections(folder, lambda gpu: _read(out, gpu).time, tell):
+            write_correction(model, out / f"correction_{model.family}.npz")
+            load_correction.cache_clear()
+            for one in scores:
+                kept = _read(out, one.gpu)
+                better = replace(kept.time[one.key], error=one.error, spread90=one.spread90)
+                _write(out, replace(kept, time={**kept.time, one.key: better}))
     if "power" in stages:
         for gpu, power in fit_kernel_power(folder, tell=tell).items():
             _write(out, replace(_read(out, gpu), power=power))
