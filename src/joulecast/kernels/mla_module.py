@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from joulecast.bounds.dtypes import DTYPES
 from joulecast.gpus import Gpu
 from joulecast.kernels import flash, mla
 from joulecast.kernels.flash import Floats, by_code, column
@@ -28,8 +30,6 @@ class Around:
     ----------
     flop, cycles : ndarray
         Arithmetic of tensor cores, and the core cycles that it takes at peak with the blocks it has. [FLOP, cycles]
-    rate : ndarray
-        Peak rate, all formats together. [FLOP/clk]
     useful_flop : ndarray
     weight_bytes, activation_bytes : ndarray
         [B]
@@ -94,7 +94,8 @@ def surround(core: KernelWork, extra: Around, gpu: Gpu, conditions: Conditions, 
 
     Rates and fill become those that give the sum of the parts' times.
     """
-    flop = core.tensor_flop + extra.flop
+    on_cuda = core.tensor_flop <= 0  # no tensor cores for the attention, then none for its projections
+    flop = np.where(on_cuda, 0.0, core.tensor_flop + extra.flop)
     core_cycles = core.tensor_flop / core.tensor_flop_per_clk
     at_peak = core_cycles / core.fill + extra.cycles
     l2 = gpu.l2_mib * 2**20
@@ -104,8 +105,7 @@ def surround(core: KernelWork, extra: Around, gpu: Gpu, conditions: Conditions, 
         cold = 1 - flash.cyclic_hits(extra.weight_bytes + extra.activation_bytes + core.dram_bytes, l2)
     weights, alone = extra.weight_bytes * cold, extra.alone_bytes * cold
     activations = extra.activation_bytes * cold
-    rate = np.where(core.tensor_flop > 0, np.maximum(core.tensor_flop_per_clk, 1.0), gpu.tensor_flop_per_clk("bf16"))
-    whole = np.maximum(flop / np.maximum(at_peak, 1.0) / rate, 1e-4)
+    whole = np.where(on_cuda, core.fill, flop / core.tensor_flop_per_clk / np.maximum(at_peak, 1.0))
     names = {
         "log_tokens": np.log(extra.activation_bytes + 1.0),
         "around_share": extra.cycles / np.maximum(at_peak, 1.0),
@@ -117,8 +117,8 @@ def surround(core: KernelWork, extra: Around, gpu: Gpu, conditions: Conditions, 
         core,
         family=family,
         tensor_flop=flop,
-        tensor_flop_per_clk=rate,
-        fill=np.minimum(whole, 1.0),
+        cuda_flop=core.cuda_flop + np.where(on_cuda, extra.flop, 0.0),
+        fill=np.clip(whole, 1e-4, 1.0),
         l2_bytes=core.l2_bytes + extra.weight_bytes + extra.activation_bytes,
         serial_l2_bytes=core.serial_l2_bytes + extra.alone_bytes + extra.activation_bytes / 2,
         dram_bytes=core.dram_bytes + weights + activations,
@@ -178,9 +178,21 @@ def _scored(extra: Around, table: OpTable, widths: dict[str, Floats], gpu: Gpu) 
     )
 
 
+def _lacking(gpu: Gpu, gemm_codes: npt.NDArray[np.intp]) -> dict[int, str]:
+    """Rows whose projections the GPU has no arithmetic for, with why."""
+    reasons: dict[int, str] = {}
+    for code in np.unique(gemm_codes):
+        math = DTYPES[code].math
+        if gpu.tensor_flop_per_clk(math) <= 0 and gpu.cuda_flop_per_clk(math) <= 0:
+            reason = f"{gpu.name} has no {math} arithmetic for projections in {DTYPES[code].name}"
+            reasons.update(dict.fromkeys(np.flatnonzero(gemm_codes == code).tolist(), reason))
+    return reasons
+
+
 def _module(name: str, *, decode: bool, sparse: bool) -> Callable[[OpTable, Gpu, Conditions], KernelWork]:
     def module_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
         found, reasons = mla.formats(table, gpu, conditions)
+        reasons |= _lacking(gpu, table["gemm_dtype"])
         widths = mla.widths_of(table)
         queries, past = column(table, "query_len"), column(table, "past_len")
         if decode or sparse:
