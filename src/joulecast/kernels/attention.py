@@ -9,7 +9,8 @@ import numpy as np
 from joulecast.gpus import Gpu
 from joulecast.kernels import flash
 from joulecast.kernels.flash import Floats, by_code, column
-from joulecast.kernels.work import Conditions, Family, KernelWork, resident_share, work
+from joulecast.kernels.formats import activation_misses
+from joulecast.kernels.work import Conditions, Family, KernelWork, work
 from joulecast.workloads.table import OpTable
 
 #: Cost of a byte of keys and values in the kernel that prepares them, relative to queries: values are not rotated.
@@ -205,7 +206,6 @@ def prefill_traffic(
     beside_bytes: Floats | float = 0.0,
 ) -> Traffic:
     """Bytes that prefill attention moves; keys and values are read again from L2 by every row of blocks."""
-    l2 = gpu.l2_mib * 2**20
     math_bytes = by_code(formats.math, lambda one: one.activation_bytes)
     width = shape.head_dim + shape.value_dim
     tokens = shape.batch * shape.queries
@@ -220,11 +220,11 @@ def prefill_traffic(
     prepared = queries_both + new_both + beside_bytes
     costly = queries_both + KEY_WEIGHT * new_both + beside_bytes
     loop = conditions.residency == "loop"
-    cold = 1 - resident_share(once + prepared / 2, l2) if loop else np.ones_like(once)
+    cold = activation_misses(once + prepared / 2, gpu, conditions) if loop else np.ones_like(once)
     fresh = query_bytes + formats.cache_bytes * new
     # what the kernel before has just written is still in L2 where it fits
     written = np.asarray(prepares) > 0 if loop else np.asarray(True)
-    missed = np.where(written, np.minimum(cold, 1 - resident_share(fresh, l2)), cold)
+    missed = np.where(written, np.minimum(cold, activation_misses(fresh, gpu, conditions)), cold)
     return Traffic(
         once=once,
         cache=cache_bytes,
