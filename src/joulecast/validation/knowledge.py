@@ -114,14 +114,9 @@ def without_shapes(
 def _with_spread(model: CorrectionModel, pool: Pool, fits: Fits) -> Fits:
     """The fits with the error and spread that their left-out rows have once corrected."""
     out = dict(fits)
-    prefix = f"{pool.gpu.name} {pool.key}/"
     for one in score(model, pool, fits):
-        group = one.label.removeprefix(prefix)
-        out[group] = replace(
-            fits[group],
-            error=float(np.mean(np.abs(one.corrected))),
-            spread90=float(np.quantile(np.abs(np.log1p(one.corrected)), 0.9)),
-        )
+        group = one.key.removeprefix(f"{pool.key}/")
+        out[group] = replace(fits[group], error=one.error, spread90=one.spread90)
     return out
 
 

@@ -143,3 +143,33 @@ def density(predicted: Any, measured: Any, bins_per_decade: int = 8) -> list[tup
         for (x, y), count in zip(places, rows, strict=True)
         if count >= LEAST_ROWS_OF_A_BIN
     ]
+
+
+def repeat_floor(same: npt.NDArray[np.intp], measured: Any) -> tuple[float, int]:
+    """Mean absolute error that the best prediction would have, from rows that were measured more than once.
+
+    Parameters
+    ----------
+    same : ndarray of int, shape (n,)
+        Equal where rows are the same operation.
+    measured : array_like, shape (n,)
+
+    Returns
+    -------
+    floor : float
+        Mean of ``|measured / mean of its repeats - 1|``, put right for the mean being of few; NaN without repeats.
+    rows : int
+        Rows that have repeats.
+    """
+    values = np.asarray(measured, dtype=np.float64)
+    good = np.isfinite(values)
+    _, place = np.unique(same[good], return_inverse=True)
+    values = values[good]
+    count = np.bincount(place).astype(np.float64) if values.size else np.zeros(0)
+    repeated = count[place] > 1
+    if not repeated.any():
+        return float("nan"), 0
+    mean = np.bincount(place, weights=values) / count
+    size = np.abs(values / mean[place] - 1.0)[repeated]
+    few = count[place][repeated]
+    return float(np.mean(size * np.sqrt(few / (few - 1.0)))), int(repeated.sum())

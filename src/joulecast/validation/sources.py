@@ -1,0 +1,58 @@
+"""Where the measured tables come from that joulecast is fitted and scored on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Source:
+    """One public source of measurements.
+
+    Attributes
+    ----------
+    folder : str
+        Its place in the data folder.
+    what : str
+        What was measured.
+    repository, commit, licence : str
+        As published.
+    """
+
+    folder: str
+    what: str
+    repository: str
+    commit: str
+    licence: str
+
+
+SOURCES = (
+    Source(
+        "aiconfigurator",
+        "kernels of TensorRT-LLM, vLLM and NCCL: time; power on H200 and B200",
+        "ai-dynamo/aiconfigurator",
+        "095f58a51c4ca8e61b66ec108d86f223f8d559ce",
+        "Apache-2.0",
+    ),
+    Source(
+        "neusight",
+        "fp32 operators of PyTorch: time",
+        "sitar-lab/NeuSight",
+        "6945927",
+        "MIT",
+    ),
+    Source(
+        "e2e/vidur",
+        "dense operators of PyTorch: time",
+        "microsoft/vidur",
+        "7d47513",
+        "MIT",
+    ),
+    Source(
+        "energaizer",
+        "whole forward passes: time, power, energy",
+        "artifact of EnergAIzer (ISPASS 2026, arXiv 2604.20105)",
+        "as published with the paper",
+        "MIT",
+    ),
+)
