@@ -118,6 +118,18 @@ def test_gpu_identity_is_not_among_what_the_network_sees(model):
         assert (model.weights[0][model.feature_names.index(name)] == 0).all()
 
 
+def test_a_group_with_a_network_of_its_own_uses_it(model):
+    gpu = load_gpu("H100-SXM-80GB")
+    described, _ = synthetic(200, 11, gpu)
+    both = replace(described, groups=("bf16", "fp8"), group=np.arange(200) % 2)
+    other = replace(model, head=model.head + np.eye(model.head.size, dtype=np.float32)[-1] * np.float32(0.5))
+    times = times_of(described, gpu)
+    one, distance = correction_factor(model, both, times, gpu)
+    two, _ = correction_factor(replace(model, parts={"fp8": other}), both, times, gpu)
+    home = distance == 0
+    np.testing.assert_allclose(np.log(two / one)[home], 0.5 * (np.arange(200) % 2)[home], atol=1e-5)
+
+
 def test_host_bound_rows_do_not_pass_for_slow_kernels():
     gpu = load_gpu("H100-SXM-80GB")
     described, seconds = synthetic(4000, 0, gpu, high=40.0)
@@ -135,6 +147,7 @@ def test_files_keep_a_model_and_refuse_others(model, tmp_path):
     write_correction(model, path)
     gpu = load_gpu("H100-SXM-80GB")
     described, _ = synthetic(300, 3, gpu)
+    model = replace(model, parts={"bf16": model, "fp8": model})
     before, _ = correction_factor(model, described, times_of(described, gpu), gpu, engine="trtllm")
     after, _ = correction_factor(read_correction(path), described, times_of(described, gpu), gpu, engine="trtllm")
     np.testing.assert_allclose(after, before, rtol=2e-3)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ Fits = Mapping[str, TimeCoefficients]
 
 #: Rows of one table that are looked at: a correction learns from more than a fit of a few numbers does.
 ROWS_OF_BATCH = 90_000
+
+#: A group with so many rows gets a network of its own.
+FEWEST_ROWS_OF_PART = 8_000
 
 #: Fewer measured rows than this teach a correction nothing.
 FEWEST_ROWS = 400
@@ -105,8 +109,37 @@ def train(
     rows = sum(len(batch.time_s) for batch in batches)
     if rows < FEWEST_ROWS:
         return None
-    hidden, epochs = ((128, 96), 50) if rows > 100_000 else ((96, 64), 80) if rows > 20_000 else ((48, 32), 120)
+    parts = {}
+    for group in sorted({group for batch in batches for group in batch.work.groups}):
+        alone = [one for one in (_only(batch, group) for batch in batches) if one is not None]
+        if FEWEST_ROWS_OF_PART <= sum(len(one.time_s) for one in alone) < rows:
+            parts[group] = _fitted(alone, most_rows, seed)
+    whole = _fitted(batches, most_rows if not parts else most_rows // 6, seed)
+    return replace(whole, parts=MappingProxyType(parts))
+
+
+def _fitted(batches: list[CorrectionBatch], most_rows: int, seed: int) -> CorrectionModel:
+    """A network of a size that its rows can fill."""
+    rows = sum(min(len(batch.time_s), most_rows) for batch in batches)
+    hidden, epochs = ((128, 96), 45) if rows > 60_000 else ((96, 64), 80) if rows > 15_000 else ((48, 32), 120)
     return fit_correction(batches, hidden=hidden, epochs=epochs, most_rows=most_rows, seed=seed)
+
+
+def _only(batch: CorrectionBatch, group: str) -> CorrectionBatch | None:
+    """The rows of one group of a batch; None where it has none."""
+    if group not in batch.work.groups:
+        return None
+    code = batch.work.groups.index(group)
+    rows = np.flatnonzero(batch.work.group == code)
+    if not rows.size:
+        return None
+    return replace(
+        batch,
+        work=replace(take_work(batch.work, rows), groups=(group,), group=np.zeros(rows.size, dtype=np.intp)),
+        per_group=[batch.per_group[code]],
+        time_s=batch.time_s[rows],
+        weight=float(rows.size) ** -0.5,
+    )
 
 
 def score(model: CorrectionModel, pool: Pool, fits: Fits, *, exclude: tuple[str, ...] = ()) -> list[Corrected]:

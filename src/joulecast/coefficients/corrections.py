@@ -6,7 +6,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -44,6 +44,9 @@ class CorrectionModel:
         Output weights of all hidden layers side by side and, last, the bias.
     own : mapping of str to ndarray, shape (h + 1,)
         Added to `head`, by ``gpu/engine/group``.
+    parts : mapping of str to CorrectionModel
+        Networks that serve one group alone, by its label, where there was enough to learn from; other groups use
+        this one, which learnt from all.
     """
 
     family: str
@@ -56,6 +59,7 @@ class CorrectionModel:
     biases: tuple[Array, ...]
     head: Array
     own: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
+    parts: Mapping[str, CorrectionModel] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @cache
@@ -85,17 +89,9 @@ def read_correction(path: Path) -> CorrectionModel:
 
 def write_correction(model: CorrectionModel, path: Path) -> None:
     """Write a correction atomically; its arrays are kept in half precision where that loses nothing that matters."""
-    arrays: dict[str, Any] = {
-        "schema": np.array(SCHEMA),
-        "family": np.array(model.family),
-        "feature_names": np.array(model.feature_names),
-        "mean": model.mean, "scale": model.scale, "low": model.low, "high": model.high,
-        "head": model.head,
-        "keys": np.array(sorted(model.own), dtype=np.str_),
-        "own": np.array([model.own[key] for key in sorted(model.own)], dtype=np.float16),
-    }  # fmt: skip
-    for index, (weight, bias) in enumerate(zip(model.weights, model.biases, strict=True)):
-        arrays[f"weight{index}"], arrays[f"bias{index}"] = weight, bias
+    arrays: dict[str, Any] = {"schema": np.array(SCHEMA), "parts": np.array(sorted(model.parts), dtype=np.str_)}
+    for place, one in enumerate((model, *(model.parts[group] for group in sorted(model.parts)))):
+        arrays.update({f"{place}.{name}": value for name, value in _arrays(one).items()})
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -107,9 +103,30 @@ def write_correction(model: CorrectionModel, path: Path) -> None:
         raise
 
 
+def _arrays(model: CorrectionModel) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "family": np.array(model.family),
+        "feature_names": np.array(model.feature_names),
+        "mean": model.mean, "scale": model.scale, "low": model.low, "high": model.high,
+        "head": model.head,
+        "keys": np.array(sorted(model.own), dtype=np.str_),
+        "own": np.array([model.own[key] for key in sorted(model.own)], dtype=np.float16),
+    }  # fmt: skip
+    for index, (weight, bias) in enumerate(zip(model.weights, model.biases, strict=True)):
+        out[f"weight{index}"], out[f"bias{index}"] = weight.astype(np.float16), bias
+    return out
+
+
 def _from_arrays(arrays: Mapping[str, Any], name: str) -> CorrectionModel:
     if int(arrays["schema"]) != SCHEMA:
         raise InputError(f"{name} has schema {arrays['schema']}; this version reads schema {SCHEMA}")
+    groups = [str(group) for group in arrays["parts"]]
+    whole, *parts = (_model(arrays, f"{place}.", name) for place in range(len(groups) + 1))
+    return replace(whole, parts=MappingProxyType(dict(zip(groups, parts, strict=True))))
+
+
+def _model(given: Mapping[str, Any], prefix: str, name: str) -> CorrectionModel:
+    arrays = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
     layers = sum(key.startswith("weight") for key in arrays)
 
     def single(key: str) -> Array:

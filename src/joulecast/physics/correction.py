@@ -87,22 +87,32 @@ def correction_factor(
     distance : ndarray, shape (n,)
         0 inside the range of the training data in every feature; grows with the standard deviations beyond it.
     """
-    features = aligned(correction_features(work, times, gpu), feature_names(work), model.feature_names)
+    features = correction_features(work, times, gpu)
+    names = feature_names(work)
     n = len(work)
     log_factor, distance = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
-    heads = output_heads(model, work.groups, gpu, engine, exclude)
-    for start in range(0, n, _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        inside, distance[rows] = standardised(model, features[rows])
-        hidden = hidden_layers(model, inside)
+    for code, group in enumerate(work.groups):
+        part = model.parts.get(group, model)
+        head = output_head(part, group, gpu, engine, exclude)
         if len(work.groups) == 1:
-            log_factor[rows] = hidden @ heads[0, :-1] + heads[0, -1]
+            log_factor, distance = _network(part, aligned(features, names, part.feature_names), head)
         else:
-            every = hidden @ heads[:, :-1].T + heads[:, -1]
-            log_factor[rows] = np.take_along_axis(every, work.group[rows, None], axis=1)[:, 0]
+            rows = np.flatnonzero(work.group == code)
+            found = _network(part, aligned(features[rows], names, part.feature_names), head)
+            log_factor[rows], distance[rows] = found
     fade = np.exp(-np.square(distance) * np.float32(np.log(2.0)))
     factor = np.exp(np.clip(log_factor, -2.0, 2.0) * fade)
     return factor.astype(np.float64), distance.astype(np.float64)
+
+
+def _network(model: CorrectionModel, features: Singles, head: Singles) -> tuple[Singles, Singles]:
+    """Logarithm of the factor before it fades, and the distance."""
+    log_factor, distance = np.empty(len(features), dtype=np.float32), np.empty(len(features), dtype=np.float32)
+    for start in range(0, len(features), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        inside, distance[rows] = standardised(model, features[rows])
+        log_factor[rows] = hidden_layers(model, inside) @ head[:-1] + head[-1]
+    return log_factor, distance
 
 
 def correction_features(work: KernelWork, times: ModuleTimes, gpu: Gpu) -> Singles:
@@ -174,10 +184,8 @@ def hidden_layers(model: CorrectionModel, inside: Singles) -> Singles:
     return out
 
 
-def output_heads(
-    model: CorrectionModel, groups: tuple[str, ...], gpu: Gpu, engine: str, exclude: tuple[str, ...] = ()
-) -> Singles:
-    """Output weights and bias of each group on `gpu`, shape (groups, h + 1)."""
+def output_head(model: CorrectionModel, group: str, gpu: Gpu, engine: str, exclude: tuple[str, ...] = ()) -> Singles:
+    """Output weights and bias of a group on `gpu`, shape (h + 1,)."""
     name = gpu.name.split("+")[0]
-    own = {} if name in exclude else model.own
-    return np.array([model.head + own.get(f"{name}/{engine}/{group}", np.float32(0.0)) for group in groups])
+    own = None if name in exclude else model.own.get(f"{name}/{engine}/{group}")
+    return model.head if own is None else model.head + own
