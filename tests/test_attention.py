@@ -336,6 +336,11 @@ def test_groups_tell_formats_and_kernels_apart():
     assert [single.groups[code] for code in single.group] == ["bf16/single", "bf16"]
 
 
+def test_slow_fp8_kernels_of_ada_form_groups_of_their_own():
+    work = work_of("context_attention", "l40s", batch_size=1, num_heads=8, head_dim=[64, 128, 256], attn_dtype="fp8")
+    assert [work.groups[code] for code in work.group] == ["fp8/narrow", "fp8", "fp8/wide"]
+
+
 def test_bf16_attention_with_a_narrow_cache_computes_in_fp8_only_where_kernels_do():
     shape = {"batch_size": 8, "query_len": 8192, "kv_cache_dtype": "fp8", **LLAMA_8B}
     hopper, ada = (work_of("context_attention", gpu, **shape) for gpu in ("h100", "l40s"))

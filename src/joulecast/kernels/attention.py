@@ -127,11 +127,18 @@ def prefill(
     busy = flash.uneven_fill(shape.batch * shape.heads * length, grid.longest + overhead, grid.units, slots)
     l2 = gpu.l2_mib * 2**20
     math_bytes = by_code(formats.math, lambda one: one.activation_bytes)
+    groups, group = formats.groups, formats.group
+    if conditions.engine == "trtllm" and flash.major(gpu) == 8:
+        # its fp8 kernels for Ada are made for widths near 128; narrow and wide heads take slower ones
+        group = group + len(groups) * np.where(math_bytes < 2, (head_dim <= 64) + 2 * (head_dim > 192), 0)
+        named = (*groups, *(f"{name}/narrow" for name in groups), *(f"{name}/wide" for name in groups))
+        present, group = np.unique(group, return_inverse=True)
+        groups, group = tuple(named[code] for code in present), group.reshape(-1)
     return work(
         family,
         len(shape.batch),
-        groups=formats.groups,
-        group=formats.group,
+        groups=groups,
+        group=group,
         tensor_flop=np.where(on_cuda, 0.0, flop),
         tensor_flop_per_clk=tensor_rate,
         cuda_flop=flash.SOFTMAX_FLOP * scores
