@@ -83,8 +83,8 @@ def time_coefficients(
 ) -> TimeCoefficients:
     """Efficiencies of one family, engine and group on `gpu`.
 
-    Looked for in this order: the GPU's own; another engine's on the same GPU; those of the nearest GPU (same
-    engine before others, same group before the family's other groups); the defaults.
+    The nearest of all that are fitted for the family, by the sum of three distances: between the GPUs
+    (`distance`), the groups (`group_distance`) and the engines; the defaults where there are none.
 
     Parameters
     ----------
@@ -131,8 +131,9 @@ _DRAM_ENERGY = {"HBM2": 1.15, "HBM2E": 1.0, "HBM3": 0.85, "HBM3E": 0.8, "GDDR5":
 def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoefficients:
     """Energies of `gpu`: its own where fitted, else those of its nearest relative, rescaled.
 
-    Core energies go with the process node, DRAM's with the type of memory, power that is drawn by time with
-    what the data sheet says of idle power and with the number of SMs and their clock.
+    Core energies go with the process node, DRAM's with the type of memory, static power with what is said of
+    idle power; power of active SMs with their number and clock, but with no larger share of what the board may
+    draw above idle than on the relative.
 
     Parameters
     ----------
@@ -153,11 +154,12 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
     node = gpu.process_nm / other.process_nm
     dram = _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3) / _DRAM_ENERGY.get(other.dram_type.upper(), 1.3)
     drive = node * gpu.sm_count * gpu.rate_clock_mhz / (other.sm_count * other.rate_clock_mhz)
+    idle_w, clocked_w = static_parts_w(gpu)
     return replace(
         donor,
-        idle_w=gpu.idle_w,
-        clocked_w=donor.clocked_w * drive,
-        active_w=donor.active_w * drive,
+        idle_w=idle_w,
+        clocked_w=clocked_w,
+        active_w=donor.active_w * min(drive, _span_w(gpu) / _span_w(other)),
         tensor_pj={math: pj * node for math, pj in donor.tensor_pj.items()},
         cuda_pj={math: pj * node for math, pj in donor.cuda_pj.items()},
         sfu_pj=donor.sfu_pj * node,
@@ -171,16 +173,34 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
     )
 
 
+#: Share of the idle power at the highest clock that is the clocked core's, where a GPU's points don't tell.
+_CLOCKED_SHARE = 0.4
+
+
+def static_parts_w(gpu: Gpu) -> tuple[float, float]:
+    """Idle power of a GPU apart from its clock, and what the clocked core adds; together `Gpu.idle_w`. [W, W]"""
+    lowest = gpu.idle_points[0][1] if gpu.idle_points else (1 - _CLOCKED_SHARE) * gpu.idle_w
+    lowest = min(lowest, gpu.idle_w)
+    return lowest, gpu.idle_w - lowest
+
+
+def _span_w(gpu: Gpu) -> float:
+    """What the board may draw above idle. [W]"""
+    return gpu.power_limit_default_w - gpu.idle_w
+
+
 def default_power(gpu: Gpu) -> PowerCoefficients:
     """Energies of a GPU from its data sheet alone: orders of magnitude for a 7 nm part, scaled by node."""
     node = gpu.process_nm / 7.0
-    tensor = {"fp64": 8.0, "tf32": 0.9, "fp16": 0.45, "bf16": 0.45, "fp8": 0.25, "fp4": 0.14, "int8": 0.25, "int4": 0.15}
+    tensor = {
+        "fp64": 8.0, "tf32": 0.9, "fp16": 0.45, "bf16": 0.45, "fp8": 0.25, "fp4": 0.14, "int8": 0.25, "int4": 0.15,
+    }  # fmt: skip
     cuda = {"fp64": 16.0, "fp32": 4.0, "fp16": 2.5, "bf16": 2.5}
-    span = gpu.power_limit_default_w - gpu.idle_w
+    idle_w, clocked_w = static_parts_w(gpu)
     return PowerCoefficients(
-        idle_w=gpu.idle_w,
-        clocked_w=0.05 * span,
-        active_w=0.2 * span,
+        idle_w=idle_w,
+        clocked_w=clocked_w,
+        active_w=0.2 * _span_w(gpu),
         tensor_pj={math: pj * node for math, pj in tensor.items()},
         cuda_pj={math: pj * node for math, pj in cuda.items()},
         sfu_pj=8.0 * node,
