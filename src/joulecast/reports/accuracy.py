@@ -1,0 +1,268 @@
+"""The accuracy page: scores as markdown that reads at a glance, best known first, details below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from joulecast.reports.text import ABSENT, whole
+
+Row = Mapping[str, Any]
+
+#: Name of each plot's file, and what it shows.
+PLOTS = {
+    "error_by_gpu": "Mean error of the time of kernels whose shapes were left out of every fit, by family and GPU",
+    "error_by_size": "Predicted over measured time against measured time, shapes left out: median and the middle 80 %",
+    "time": "Predicted against measured time of kernels, shapes left out; colour counts rows, the line is equality",
+    "power": "Predicted against measured power of kernels, shapes left out; colour counts rows, the line is equality",
+    "error_of_unmeasured_gpu": "Mean error of the time of kernels on a GPU that was left out of every fit",
+    "passes": "Mean error of whole passes, the model left out of every fit",
+}
+
+#: Title of each protocol's section and what a prediction knew in it.
+PROTOCOLS = {
+    "shapes": (
+        "Shapes left out",
+        "Everything is fitted again without a fifth of the shapes (chosen by a hash, the same for all GPUs, formats "
+        "and engines), and scored on that fifth. Widths of intervals come from another fifth that the fit did not "
+        "see either.",
+    ),
+    "gpus": (
+        "GPU left out",
+        "The GPU is predicted as if no board with its chip had ever been measured: efficiencies, energies and the "
+        "learned correction come from other GPUs.",
+    ),
+    "older": (
+        "Only older GPUs",
+        "A GPU newer than Ampere is predicted from what was measured on Ampere and before.",
+    ),
+    "shipped": (
+        "As shipped",
+        "The coefficients that the package ships, which saw these rows or rows like them.",
+    ),
+}
+
+PASSES_TEXT = (
+    "Each run is predicted from a fit on the other models of its GPU, for the clock that was asked for and under the "
+    "board's power limit: where the limit throttles, clock, time and power are settled together. Runs are scored "
+    "against the columns that are corrected for process start-up; failed runs are out. In brackets: against the "
+    "columns as published."
+)
+
+
+def percent(share: float | None, *, sign: bool = False) -> str:
+    """A share in per cent with one digit: ``3.2 %``; with `sign`, ``+3.2 %``."""
+    if share is None or share != share:
+        return ABSENT
+    return f"{100 * share:+.1f} %" if sign else f"{100 * share:.1f} %"
+
+
+def whole_percent(share: float | None) -> str:
+    """A share in whole per cent: ``91 %``."""
+    return ABSENT if share is None or share != share else f"{100 * share:.0f} %"
+
+
+def page(document: Row, plots: Mapping[str, str], sources: Sequence[Row]) -> str:
+    """The whole page.
+
+    Parameters
+    ----------
+    document : mapping
+        As `joulecast validate --json` gives it.
+    plots : mapping of str to str
+        Path of each plot that was drawn, relative to the page, by its name in `PLOTS`.
+    sources : sequence of mapping
+        Where the measurements come from: ``folder``, ``what``, ``repository``, ``commit``, ``licence``.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+    parts = [
+        "# Accuracy",
+        "How far predictions are from what was measured on real GPUs. Errors are ``|predicted / measured - 1|``; "
+        "a GPU counts as much as any other, however many rows it has. This page is written by `joulecast validate`.",
+    ]
+    parts += _at_a_glance(document, plots)
+    parts += _passes(document.get("passes") or {}, plots)
+    parts += _transfer(document, plots)
+    parts += _plots(plots, ("error_by_size", "time", "power"))
+    parts += _families(document)
+    parts += _repeats(document.get("repeats", ()))
+    parts += _how(document["settings"], sources)
+    return "\n\n".join(parts) + "\n"
+
+
+def _at_a_glance(document: Row, plots: Mapping[str, str]) -> list[str]:
+    found = [row for row in document.get("headline", ()) if row["protocol"] == "shapes"]
+    if not found:
+        return []
+    rows = [
+        (
+            row["title"],
+            whole(row["gpus"]),
+            percent(row["time"]["mean"]),
+            percent(row["time"]["median"]),
+            f"{percent(row['worst_mean'])} ({row['worst_gpu']})",
+            whole_percent(row["time"]["coverage"]),
+            percent(_of(row, "power_a", "mean")),
+            percent(_of(row, "power_ab", "mean")),
+        )
+        for row in found
+    ]
+    head = ("kernels", "GPUs", "time", "median", "worst GPU", "in 90 % interval", "power, A", "power, A and B")
+    return [
+        "## Kernels at a glance",
+        f"{PROTOCOLS['shapes'][1]} Power is scored where its reading had settled (quality A, and A and B).",
+        markdown(head, rows, "lrrrlrrr"),
+        *_plots(plots, ("error_by_gpu",), heading=""),
+    ]
+
+
+def _passes(passes: Row, plots: Mapping[str, str]) -> list[str]:
+    if not passes.get("datasets"):
+        return []
+
+    def cells(name: str, row: Row, raw: bool = True) -> tuple[str, ...]:
+        figures = [
+            percent(row[what]["mean"]) + (f" ({percent(row[f'raw_{what}']['mean'])})" if raw else "")
+            for what in ("time", "power", "energy")
+        ]
+        return (name, whole(row["time"]["rows"]), *figures)
+
+    rows = [cells(row["dataset"], row) for row in passes["datasets"]]
+    rows += [cells(f"{row['dataset']}, bound by the host", row) for row in passes.get("host_bound", ())]
+    throttled = passes.get("throttled") or {}
+    parts = [
+        "## Whole passes",
+        PASSES_TEXT,
+        markdown(("runs", "number", "time", "power", "energy"), rows, "lrrrr"),
+    ]
+    if throttled.get("time"):
+        parts.append(
+            f"Of these, {whole(throttled['clock']['rows'])} runs were throttled by the power limit: the clock that "
+            f"they settled at is predicted to {percent(throttled['clock']['mean'])} (mean; 90th percentile "
+            f"{percent(throttled['clock']['p90'])}), their time to {percent(throttled['time']['mean'])} and their "
+            f"power to {percent(throttled['power']['mean'])}."
+        )
+    parts += _plots(plots, ("passes",), heading="")
+    models = [cells(f"{row['model']}, {row['dataset']}", row, raw=False) for row in passes["models"]]
+    parts += ["By model:", markdown(("model", "runs", "time", "power", "energy"), models, "lrrrr")]
+    worst = [
+        (row["run"], *(percent(row[what], sign=True) for what in ("time", "power", "energy")))
+        for row in passes["worst"]
+    ]
+    return [
+        *parts,
+        "The runs that are furthest off in energy:",
+        markdown(("run", "time", "power", "energy"), worst, "lrrr"),
+    ]
+
+
+def _transfer(document: Row, plots: Mapping[str, str]) -> list[str]:
+    parts: list[str] = []
+    for protocol in ("gpus", "older"):
+        found = [row for row in document.get("by_gpu", ()) if row["protocol"] == protocol and row["time"]["rows"]]
+        if not found:
+            continue
+        title, text = PROTOCOLS[protocol]
+        parts += [f"## {title}", text]
+        if protocol == "gpus":
+            parts += _plots(plots, ("error_of_unmeasured_gpu",), heading="")
+        rows = [
+            (
+                row["title"],
+                row["gpu"],
+                percent(row["time"]["mean"]),
+                percent(row["time"]["bias"], sign=True),
+                whole_percent(row["time"]["coverage"]),
+                percent(_of(row, "power_ab", "mean")),
+            )
+            for row in found
+        ]
+        head = ("kernels", "GPU", "time", "bias", "in 90 % interval", "power, A and B")
+        parts.append(markdown(head, rows, "llrrrr"))
+    return parts
+
+
+def _families(document: Row) -> list[str]:
+    by_gpu = [row for row in document.get("by_gpu", ()) if row["protocol"] == "shapes"]
+    if not by_gpu:
+        return []
+    by_size = [row for row in document.get("by_size", ()) if row["protocol"] == "shapes"]
+    parts = ["## Family by family, shapes left out"]
+    for title in dict.fromkeys(row["title"] for row in by_gpu):
+        rows = [_detailed(row["gpu"], row) for row in by_gpu if row["title"] == title]
+        rows += [_detailed(row["size"], row) for row in by_size if row["title"] == title]
+        head = ("GPU, or size by measured time", "rows", "time", "median", "90th percentile", "bias",
+                "in 90 % interval", "power, A", "power, A and B")  # fmt: skip
+        parts += [f"### {title[0].upper()}{title[1:]}", markdown(head, rows, "lrrrrrrrr")]
+    return parts
+
+
+def _detailed(name: str, row: Row) -> tuple[str, ...]:
+    time = row["time"]
+    return (
+        name,
+        whole(time["rows"]),
+        percent(time["mean"]),
+        percent(time["median"]),
+        percent(time["p90"]),
+        percent(time["bias"], sign=True),
+        whole_percent(time["coverage"]),
+        percent(_of(row, "power_a", "mean")),
+        percent(_of(row, "power_ab", "mean")),
+    )
+
+
+def _repeats(found: Sequence[Row]) -> list[str]:
+    if not found:
+        return []
+    rows = [(row["kind"], row["gpu"], whole(row["rows"]), percent(row["floor"])) for row in found]
+    return [
+        "## What repeats differ by",
+        "Some operations were measured more than once under like conditions. They differ by this much from their mean, "
+        "so no prediction could have a lower mean error on them.",
+        markdown(("operation", "GPU", "repeated rows", "mean difference"), rows, "llrr"),
+    ]
+
+
+def _how(settings: Row, sources: Sequence[Row]) -> list[str]:
+    rows = [(row["folder"], row["what"], row["repository"], f"`{row['commit']}`", row["licence"]) for row in sources]
+    protocols = [f"- **{title}**: {text}" for title, text in PROTOCOLS.values()]
+    return [
+        "## How this was scored",
+        "\n".join(protocols),
+        "Rows timed in bursts are predicted at the highest clock, held; rows timed under load at the clock that the "
+        "power limit allows. Rows whose kernels a host started one by one carry the host's time, and so does their "
+        f"prediction. At most {whole(settings['sample'])} rows of each batch (one GPU, operation, engine, version and "
+        "way of timing) are scored, drawn with a fixed seed. A correction that is trained again sees at most "
+        f"{whole(settings['train_rows'])} rows of each GPU and engine, fewer than the shipped one: true errors are a "
+        "little lower.",
+        "## Where the measurements come from",
+        "The tables are public measurements, brought to tidy columns; no measured row is part of joulecast.",
+        markdown(("folder", "what", "repository", "commit", "licence"), rows, "lllll"),
+        "## Reproduce",
+        "```sh\njoulecast validate --data DATA                    # scores, and says what got worse\n"
+        "joulecast validate --data DATA --write docs/accuracy.md --update-baseline\n"
+        "joulecast validate --data my_table.parquet        # a table of your own, in the columns of aiconfigurator\n"
+        "joulecast validate                                # the stored results\n```",
+        f"joulecast {settings['version']}, seed {settings['seed']}.",
+    ]
+
+
+def _plots(plots: Mapping[str, str], names: Iterable[str], heading: str = "## Where errors sit") -> list[str]:
+    drawn = [f"![{PLOTS[name]}]({plots[name]})\n\n*{PLOTS[name]}.*" for name in names if name in plots]
+    return [heading, *drawn] if drawn and heading else drawn
+
+
+def _of(row: Row, part: str, name: str) -> float | None:
+    found = row.get(part)
+    return found[name] if found else None
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    """A markdown table; `align` has one letter a column, ``l`` or ``r``."""
+    rule = ["---" if letter == "l" else "---:" for letter in align]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))

@@ -1,0 +1,132 @@
+"""`validate`: everything there is to score at a path, as one document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import InputError, shortened
+from joulecast.validation.kernels import TRAIN_ROWS, score_kernels
+from joulecast.validation.passes import ScoredPass, score_passes
+from joulecast.validation.read import check_path, holds_kernels, holds_passes, read_batches
+from joulecast.validation.summary import SCHEMA, kernel_tables, pass_tables, plot_tables, repeats
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: What may be scored alone.
+PARTS = ("kernels", "passes")
+
+#: Rows of each batch that are scored unless asked otherwise.
+SAMPLE = 4000
+
+#: Rows of each batch that are read, to fit on.
+ROWS_TO_FIT = 24_000
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Scores at a path.
+
+    Attributes
+    ----------
+    document : dict
+        Plain tables: ``settings``, ``headline``, ``by_gpu``, ``by_size``, ``detail``, ``repeats``, ``passes``.
+    plots : dict
+        Binned statistics to draw (`joulecast.validation.summary.plot_tables`).
+    """
+
+    document: dict[str, Any]
+    plots: dict[str, Any]
+
+
+def validate(
+    path: Path,
+    *,
+    protocols: Sequence[str] = ("shapes", "gpus", "older", "shipped"),
+    only: str | None = None,
+    kinds: Sequence[str] | None = None,
+    gpus: Sequence[str] | None = None,
+    sample: int = SAMPLE,
+    train_rows: int = TRAIN_ROWS,
+    seed: int = 0,
+    tell: Callable[[str, float], None] = lambda *_: None,
+) -> Validation:
+    """Score predictions against the measurements at `path`.
+
+    Parameters
+    ----------
+    path : Path
+        The data folder, a folder of tables, a table of kernels, or a folder of whole passes.
+    protocols : sequence of str
+        Some of `joulecast.validation.kernels.PROTOCOLS`.
+    only : str, optional
+        One of `PARTS`.
+    kinds, gpus : sequence of str, optional
+        Only these kinds of operation and GPUs (catalogue names).
+    sample : int
+        Rows of each batch that are scored at most.
+    train_rows : int
+        Rows of one GPU and engine at most that a correction is trained on again.
+    seed : int
+    tell : callable
+        Gets what is being done, and the share of all of it that is done.
+
+    Returns
+    -------
+    Validation
+
+    Raises
+    ------
+    InputError
+        If there is nothing to score at `path`, or nothing of what was asked for.
+    """
+    from joulecast import __version__
+
+    check_path(path)
+    with_kernels = only != "passes" and holds_kernels(path)
+    folder = None if only == "kernels" or kinds is not None else holds_passes(path)
+    rows: pl.DataFrame | None = None
+    repeated: list[dict[str, Any]] = []
+    if with_kernels:
+        tell("reading tables", 0.0)
+        most = max(ROWS_TO_FIT, sample, train_rows)
+        batches = list(read_batches(path, kinds=None, gpus=None, most_rows=most, seed=seed))
+        end = 0.95 if folder is not None else 1.0
+
+        def part(what: str, share: float) -> None:
+            tell(what, share * end)
+
+        rows = score_kernels(
+            batches, protocols, sample=sample, kinds=kinds, gpus=gpus, train_rows=train_rows, seed=seed, tell=part
+        )
+        repeated = repeats(
+            [
+                one
+                for one in batches
+                if (kinds is None or one.rows.table.kind in kinds) and (gpus is None or one.rows.gpu in gpus)
+            ]
+        )
+    passes: list[ScoredPass] = []
+    if folder is not None:
+        start = 0.95 if with_kernels else 0.0
+
+        def rest(what: str, share: float) -> None:
+            tell(what, start + (1 - start) * share)
+
+        passes = score_passes(folder, tuple(gpus) if gpus is not None else None, rest)
+    if (rows is None or not rows.height) and not passes:
+        raise InputError(f"nothing to score in {shortened(path)}: it has none of what was asked for")
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "settings": {"version": __version__, "sample": sample, "train_rows": train_rows, "seed": seed},
+        **(kernel_tables(rows) if rows is not None else {}),
+        "repeats": repeated,
+    }
+    if passes:
+        document["passes"] = pass_tables(passes)
+    drawn = plot_tables(rows) if rows is not None else {}
+    tell("done", 1.0)
+    return Validation(document, drawn)
