@@ -14,6 +14,7 @@ import numpy as np
 from joulecast.calibration.correction_fit import CorrectionBatch, fit_correction
 from joulecast.calibration.kernels import Pool, fit_pool, pools, predicted_s
 from joulecast.calibration.time_fit import HOST_PARAMETERS, Floats, take_work
+from joulecast.coefficients import transfer
 from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.kernels.registry import families
@@ -164,6 +165,20 @@ def score(model: CorrectionModel, pool: Pool, fits: Fits, *, exclude: tuple[str,
     return out
 
 
+def _transferred(pool: Pool, known: Sequence[tuple[Pool, Fits]]) -> Fits:
+    """Efficiencies for the groups of a pool from the nearest of those that are known."""
+    out = {}
+    for group in pool.work.groups:
+        choices = [
+            (transfer.distance(pool.gpu, other.gpu) + transfer.group_distance(its, group)
+             + 0.4 * (other.key != pool.key), other.gpu.name, its, one)
+            for other, fits in known for its, one in fits.items()
+        ]  # fmt: skip
+        if choices:
+            out[group] = min(choices, key=lambda choice: choice[:3])[3]
+    return out
+
+
 def family_kinds() -> dict[str, tuple[str, ...]]:
     """Kinds of operation that each family serves."""
     found = {family.name: family.kinds for family in families().values()}
@@ -214,7 +229,11 @@ def _of_pool(fits: Fits, pool: Pool) -> Fits:
 def held_out_scores(
     kinds: tuple[str, ...], folder: Path, tell: Callable[[str], None] = print, without: str = ""
 ) -> list[Corrected]:
-    """Train with shapes left out by hash, and score on them; `without` leaves out the GPUs whose name contains it."""
+    """Train with shapes left out by hash, and score on them.
+
+    `without` leaves out of all fits the GPUs whose name contains it, and scores only those, with the efficiencies
+    of their nearest relative.
+    """
     measured = [(pool, fit_pool(pool)) for pool in pools(folder, kinds, ROWS_OF_BATCH)]
     kept = [(pool, fits) for pool, fits in measured if not (without and without in pool.gpu.name)]
     model = train(kept, held_out=True)
@@ -224,7 +243,7 @@ def held_out_scores(
     for pool, fits in measured:
         if without and without not in pool.gpu.name:
             continue
-        for one in score(model, pool, fits):
+        for one in score(model, pool, _transferred(pool, kept) if without else fits):
             tell(one.line())
             out.append(one)
     return out
@@ -233,4 +252,4 @@ def held_out_scores(
 if __name__ == "__main__":
     columns = "rows plain mean median p90 bias"
     print(f"{'gpu family/engine/group':48s} " + " ".join(f"{name:>7s}" for name in columns.split()))
-    held_out_scores(tuple(sys.argv[1].split(",")), Path(sys.argv[2] if len(sys.argv) > 2 else "../shared/data"))
+    held_out_scores(tuple(sys.argv[1].split(",")), Path(sys.argv[2]), without=(*sys.argv, "")[3])
