@@ -326,7 +326,7 @@ class _Parts:
             time_s=time_s,
             power_w=energy_j / time_s,
             energy_j=energy_j,
-            clock_mhz=sum(one.clock_mhz * one.time_s for one in phases) / time_s,
+            clock_mhz=_weighted_mean([one.clock_mhz for one in phases], [one.time_s for one in phases]),
             power_limit_w=self.limit_w,
             bound_by=longest.bound_by,
             phases=phases,
@@ -400,6 +400,11 @@ class _Parts:
                 words.append(f"{column.name}={text}")
             texts.append(" ".join(words))
         return np.array(texts, dtype=object)
+
+
+def _weighted_mean(values: list[float], weights: list[float]) -> float:
+    """Mean that rounding does not carry beyond its values: a clock that is told can be asked for."""
+    return float(np.clip(np.average(values, weights=weights), min(values), max(values)))
 
 
 #: Half-width of what the sum over kernels leaves out (order, caches, allocator), and of the host's speed;
