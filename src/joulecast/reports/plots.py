@@ -45,13 +45,13 @@ def _styled(chart: Any) -> Any:
     )
 
 
-def error_map(rows: Sequence[Row], order: Sequence[str]) -> Any:
-    """Mean error by title (in `order`) and GPU as a coloured table: ``title``, ``gpu``, ``error``."""
+def error_map(rows: Sequence[Row], titles: Sequence[str], gpus: Sequence[str]) -> Any:
+    """Mean error by title and GPU, each in the order given, as a coloured table: ``title``, ``gpu``, ``error``."""
     alt = _altair()
     data = [{"title": row["title"], "gpu": row["gpu"], "error": row["error"]} for row in rows]
     base = alt.Chart(alt.Data(values=data)).encode(
-        x=alt.X("gpu:N", title=None, axis=alt.Axis(labelAngle=-35, orient="top")),
-        y=alt.Y("title:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=260)),
+        x=alt.X("gpu:N", title=None, sort=list(gpus), axis=alt.Axis(labelAngle=-35, orient="top")),
+        y=alt.Y("title:N", title=None, sort=list(titles), axis=alt.Axis(labelLimit=260)),
     )
     cells = base.mark_rect(stroke="white", strokeWidth=2).encode(
         color=alt.Color(
@@ -71,15 +71,15 @@ def bands(rows: Sequence[Row], columns: int = 4) -> Any:
     top = 2.0
     names = ("title", "size", "low", "middle", "high")
     data = [{name: row[name] for name in names} for row in rows]
-    x = alt.X("size:Q", title="measured time [s]", scale=alt.Scale(type="log"), axis=alt.Axis(format="~e", tickCount=4))
-    scale = alt.Scale(type="log", domain=[1 / top, top], clamp=True)
+    x = alt.X("size:Q", title="measured time [s]", scale=alt.Scale(type="log"), axis=alt.Axis(format="~s", tickCount=4))
+    scale = alt.Scale(type="log", domain=[1 / top, top], clamp=True, nice=False)
     y_axis = alt.Axis(values=[0.5, 0.7, 0.85, 1, 1.2, 1.4, 2], format=".2~f")
     base = alt.Chart().encode(x=x)
     band = base.mark_area(opacity=0.28, color=_BAR_COLOURS[0]).encode(
         y=alt.Y("low:Q", title="predicted / measured", scale=scale, axis=y_axis), y2="high:Q"
     )
     line = base.mark_line(color=_BAR_COLOURS[0], strokeWidth=2).encode(y=alt.Y("middle:Q", scale=scale))
-    even = alt.Chart().mark_rule(color="#d1495b", strokeDash=[4, 3]).encode(y=alt.datum(1))
+    even = alt.Chart().mark_rule(color="#d1495b", strokeDash=[4, 3]).encode(y=alt.datum(1, scale=scale))
     panels = alt.layer(band, line, even, data=alt.Data(values=data)).properties(width=190, height=120)
     return _styled(panels.facet(facet=alt.Facet("title:N", title=None), columns=columns).resolve_scale(x="independent"))
 
@@ -101,7 +101,7 @@ def density(rows: Sequence[Row], unit: str, bins_per_decade: int) -> Any:
     ends = [value for cell in cells for value in (cell["x"], cell["x2"], cell["y"], cell["y2"])]
     low, high = min(ends), max(ends)
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(format="~e" if unit == "s" else "~s", tickCount=6)
+    axis = alt.Axis(format="~s", tickCount=6)
     chart = (
         alt.Chart(alt.Data(values=cells))
         .mark_rect()
@@ -165,7 +165,7 @@ def of_accuracy(document: Row, binned: Row) -> dict[str, Any]:
         ]
         if rows:
             order = [row["title"] for row in document["headline"] if row["protocol"] == protocol]
-            charts[name] = error_map(rows, order)
+            charts[name] = error_map(rows, order, document["gpus"])
     if binned.get("bands"):
         charts["error_by_size"] = bands(binned["bands"])
     if binned.get("time_density"):

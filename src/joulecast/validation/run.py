@@ -33,7 +33,8 @@ class Validation:
     Attributes
     ----------
     document : dict
-        Plain tables: ``settings``, ``headline``, ``by_gpu``, ``by_size``, ``detail``, ``repeats``, ``passes``.
+        Plain tables: ``settings``, ``gpus``, ``headline``, ``by_gpu``, ``by_size``, ``detail``,
+        ``repeats``, ``passes``.
     plots : dict
         Binned statistics to draw (`joulecast.validation.summary.plot_tables`).
     """

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulecast.coefficients.transfer import GENERATIONS
+from joulecast.gpus import load_gpu
 from joulecast.validation.metrics import SIZE_NAMES, Band, bands, density, metrics, repeat_floor
 from joulecast.validation.passes import ScoredPass, worst
 from joulecast.validation.read import Batch
@@ -145,18 +147,24 @@ def repeats(batches: Sequence[Batch]) -> list[dict[str, Any]]:
 LEAST_REPEATS = 50
 
 
+def by_age(names: Sequence[str]) -> list[str]:
+    """GPUs from the oldest architecture to the newest."""
+    return sorted(names, key=lambda name: (GENERATIONS.get(load_gpu(name).architecture, np.inf), name))
+
+
 def kernel_tables(rows: pl.DataFrame) -> dict[str, Any]:
     """All tables of kernels: headline, by GPU, by size, and the finest."""
     import polars as pl
 
     if not rows.height:
-        return {"headline": [], "by_gpu": [], "by_size": [], "detail": []}
+        return {"gpus": [], "headline": [], "by_gpu": [], "by_size": [], "detail": []}
     rows = titled(rows)
     by_gpu = table(rows, ("protocol", "title", "gpu"))
     sized = rows.with_columns(size=pl.Series(np.array(SIZE_NAMES)[rows["size"].to_numpy()]))
     order = {name: place for place, name in enumerate(SIZE_NAMES)}
     by_size = table(sized, ("protocol", "title", "size"))
     return {
+        "gpus": by_age(rows["gpu"].unique().to_list()),
         "headline": headline(by_gpu),
         "by_gpu": by_gpu,
         "by_size": sorted(by_size, key=lambda row: (row["protocol"], row["title"], order[row["size"]])),
