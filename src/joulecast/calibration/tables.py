@@ -172,6 +172,14 @@ _ELEMENTWISE = {
 def _neusight(folder: Path) -> Iterator[Measured]:
     import polars as pl
 
+    for path in sorted(folder.glob("kernels_*.parquet")):
+        yield from neusight_frame(pl.read_parquet(path))
+
+
+def neusight_frame(frame: pl.DataFrame) -> Iterator[Measured]:
+    """Batches of one table in the columns of ``neusight``, by GPU and operator; other operators are left out."""
+    import polars as pl
+
     def rows(kind_name: str, part: pl.DataFrame, columns: Mapping[str, Any]) -> Measured:
         return _plain(str(part["gpu"][0]), kind_name, part.height, columns, part["latency_ms"].to_numpy() * 1e-3,
                       "pytorch", "2.1.0", "eager")  # fmt: skip
@@ -186,19 +194,18 @@ def _neusight(folder: Path) -> Iterator[Measured]:
             "height": t["input_size"], "kernel_h": t["kernel_size"], "stride": t["stride"], "padding": t["padding"],
         }),
     }  # fmt: skip
-    for path in sorted(folder.glob("kernels_*.parquet")):
-        for (_, op), part in pl.read_parquet(path).group_by(["gpu", "op"], maintain_order=True):
-            if op in convert:
-                kind_name, columns = convert[str(op)](part)
-            elif op in _ELEMENTWISE:
-                name, inputs, flop = _ELEMENTWISE[str(op)]
-                elements = part["b"].cast(pl.Int64) * part["h"]
-                kind_name = "elementwise"
-                columns = {"op": name, "elements": elements, "inputs": inputs, "flop_per_element": flop}
-            else:
-                continue
-            columns = {k: v.to_numpy() if isinstance(v, pl.Series) else v for k, v in columns.items()}
-            yield rows(kind_name, part, {**columns, "dtype": "fp32"})
+    for (_, op), part in frame.group_by(["gpu", "op"], maintain_order=True):
+        if op in convert:
+            kind_name, columns = convert[str(op)](part)
+        elif op in _ELEMENTWISE:
+            name, inputs, flop = _ELEMENTWISE[str(op)]
+            elements = part["b"].cast(pl.Int64) * part["h"]
+            kind_name = "elementwise"
+            columns = {"op": name, "elements": elements, "inputs": inputs, "flop_per_element": flop}
+        else:
+            continue
+        columns = {k: v.to_numpy() if isinstance(v, pl.Series) else v for k, v in columns.items()}
+        yield rows(kind_name, part, {**columns, "dtype": "fp32"})
 
 
 def _vidur(folder: Path) -> Iterator[Measured]:
