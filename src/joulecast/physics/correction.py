@@ -166,10 +166,11 @@ def aligned(features: Singles, names: tuple[str, ...], wanted: tuple[str, ...]) 
 
 def standardised(model: CorrectionModel, features: Singles) -> tuple[Singles, Singles]:
     """Features in standard deviations, kept within the range of the training data; and the distance beyond it."""
-    z = (features - model.mean) / model.scale
-    inside = np.clip(z, model.low, model.high)
-    beyond = z - inside
-    return inside, np.sqrt(np.einsum("ij,ij->i", beyond, beyond))
+    z = features - model.mean
+    z *= np.float32(1.0) / model.scale
+    inside = np.minimum(np.maximum(z, model.low), model.high)
+    z -= inside
+    return inside, np.sqrt(np.einsum("ij,ij->i", z, z))
 
 
 def hidden_layers(model: CorrectionModel, inside: Singles) -> Singles:
