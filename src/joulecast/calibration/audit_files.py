@@ -119,6 +119,8 @@ def audit_file(path: Path, gpu: str | None = None, name: str | None = None) -> A
     InputError
         If it can't be read, is in no format that is known, or names a GPU that is not in the catalogue.
     """
+    import polars as pl
+
     frame = _frame(path)
     name = named(path) if name is None else name
     if not frame.height:
@@ -137,6 +139,9 @@ def audit_file(path: Path, gpu: str | None = None, name: str | None = None) -> A
             return _readings(name, frame, gpu or _by_manifest(path))
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
+    except (pl.exceptions.PolarsError, ValueError) as error:  # a column of words where numbers belong, or none
+        why = shortened(error, 100)
+        raise InputError(f"{name}: its columns are not what a table of this kind has: {why}") from None
     known = ", ".join(sorted(ops)[:3])
     raise InputError(
         f"{name} is no table of measurements: it needs a column op with operations that are known"
@@ -258,10 +263,10 @@ def _workload(row: dict[str, Any], traces: Path) -> Workload | None:
         trace = read_trace(file)
         return as_precision(trace, precision) if precision == "fp32" else trace
     model = str(row["model"])
-    tokens: dict[str, Any] = {"prompt_tokens": int(row["seq_len"])} if row.get("seq_len") else {}
     try:
+        tokens: dict[str, Any] = {"prompt_tokens": int(row["seq_len"])} if row.get("seq_len") else {}
         return open_workload(_MODELS.get(model, model), batch=int(row["batch"]), dtype=precision, **tokens)
-    except InputError:
+    except (InputError, ValueError, TypeError):
         return None
 
 
