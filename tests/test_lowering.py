@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -14,9 +15,9 @@ from joulecast.bounds.dtypes import DTYPES
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import gpu_names, load_gpu
 from joulecast.kernels.registry import family_of
-from joulecast.kernels.work import Conditions
+from joulecast.kernels.work import MATHS, Conditions
 from joulecast.lowering.execution import ATTENTIONS, ENGINES, LAUNCH_MODES, Execution
-from joulecast.lowering.formats import FALLBACKS, has_format, replace_formats, substitute
+from joulecast.lowering.formats import FALLBACKS, arithmetic, has_format, replace_formats, substitute
 from joulecast.lowering.lower import lower
 from joulecast.workloads.kinds import COLLECTIVES, kind
 from joulecast.workloads.table import OpTable, WorkloadBuilder, op_table
@@ -237,10 +238,38 @@ def test_attention_computes_in_what_the_gpu_has_and_keeps_its_cache():
     assert replaced == {"fp8": "fp16"}
 
 
+@pytest.mark.parametrize(
+    ("name", "math"),
+    [("A100-SXM-80GB", "bf16"), ("T4", "fp16"), ("V100-SXM-32GB", "fp16"), ("GTX-750-TI", "fp32"), ("MI300X", "bf16")],
+)
+def test_narrow_weights_are_widened_to_what_the_gpu_multiplies(name, math):
+    gpu = load_gpu(name)
+    for word in ("w8a16", "w4a16"):
+        assert arithmetic(gpu, word) == math
+        assert substitute(gpu, word) == word
+        table = op_table("gemm", {"m": 64, "n": 512, "k": 512, "dtype": word})
+        found = family_of("gemm").work(table, gpu, Conditions("pytorch"))
+        assert found.reasons == {}
+        assert MATHS[found.math[0]] == math
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_what_stands_in_for_a_format_can_be_priced(name):
+    gpu = load_gpu(name)
+    words = [dtype.name for dtype in DTYPES if substitute(gpu, dtype.name) is not None]
+    for kind_name, columns in (
+        ("gemm", {"m": 64, "n": 512, "k": 512}),
+        ("moe", {"num_tokens": 64, "hidden_size": 512, "inter_size": 512, "topk": 2, "num_experts": 8}),
+    ):
+        table, _ = replace_formats(op_table(kind_name, {**columns, "dtype": words}), gpu)
+        assert family_of(kind_name).work(table, gpu, Conditions("pytorch")).reasons == {}
+
+
 def test_a_format_that_nothing_stands_in_for_is_refused():
-    gtx = load_gpu("GTX-750-TI")
-    with pytest.raises(InputError, match=r"^GTX-750-TI can't run \w+, and no other format can stand in for it$"):
-        lower(one_op("gemm", m=4, n=4, k=4, dtype="int4"), gtx, Execution())
+    table = op_table("gemm", {"m": 4, "n": 4, "k": 4, "dtype": "fp64"})
+    none = dataclasses.replace(A100, tensor_tflops={}, cuda_tflops={"fp32": 19.5})
+    with pytest.raises(InputError, match=r"^A100-SXM-80GB can't run fp64, and no other format can stand in for it$"):
+        replace_formats(table, none)
 
 
 # Layouts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from joulecast.bounds.dtypes import DTYPES
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import MATHS, Conditions, Floats, resident_share
+from joulecast.lowering.formats import arithmetic
 
 Codes = npt.NDArray[np.intp]
 
@@ -21,6 +23,13 @@ OUTPUT_BYTES = np.array([dtype.output_bytes for dtype in DTYPES], dtype=np.float
 
 #: Arithmetic of each format, as an index into `MATHS`.
 MATH_OF = np.array([MATHS.index(dtype.math) for dtype in DTYPES], dtype=np.intp)
+
+
+@lru_cache(maxsize=256)
+def maths_on(gpu: Gpu) -> Codes:
+    """Arithmetic in which a GPU multiplies each format, as an index into `MATHS`, by code of the format."""
+    return np.array([MATHS.index(arithmetic(gpu, dtype.name)) for dtype in DTYPES], dtype=np.intp)
+
 
 FP32 = MATHS.index("fp32")
 

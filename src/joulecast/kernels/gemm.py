@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from joulecast.bounds.dtypes import DTYPES
 from joulecast.gpus import Gpu
+from joulecast.kernels.formats import maths_on
 from joulecast.kernels.tiling import MOST_SPLITS, MULTICAST, Tiling, step_cycles_of, tiling_of
 from joulecast.kernels.work import MATHS, Conditions, Family, KernelWork, resident_share, work
 from joulecast.workloads.table import OpTable
@@ -60,14 +61,15 @@ class _Formats:
 
 @lru_cache(maxsize=256)
 def _formats(gpu: Gpu) -> _Formats:
-    tensor = np.array([gpu.tensor_flop_per_clk(one.math) for one in DTYPES])
-    cuda = np.array([gpu.cuda_flop_per_clk(one.math) for one in DTYPES])
-    single = [one.math == "fp32" for one in DTYPES]
+    maths = [MATHS[math] for math in maths_on(gpu)]
+    tensor = np.array([gpu.tensor_flop_per_clk(math) for math in maths])
+    cuda = np.array([gpu.cuda_flop_per_clk(math) for math in maths])
+    single = [math == "fp32" for math in maths]
     if gpu.vendor == "nvidia":
         tensor[single] = 0.0
     missing = tuple(
-        "" if t > 0 or c > 0 else f"{gpu.name} has no {one.math} arithmetic for {one.name}"
-        for one, t, c in zip(DTYPES, tensor, cuda, strict=True)
+        "" if t > 0 or c > 0 else f"{gpu.name} has no {math} arithmetic for {one.name}"
+        for one, math, t, c in zip(DTYPES, maths, tensor, cuda, strict=True)
     )
     return _Formats(
         weight_bytes=np.array([one.weight_bytes for one in DTYPES]),
@@ -80,7 +82,7 @@ def _formats(gpu: Gpu) -> _Formats:
         quantise_reads=np.array([QUANTISE.get(one.name, (0.0, 0.0))[1] for one in DTYPES]),
         dequantise=np.array([DEQUANTISE.get(one.name, 0.0) for one in DTYPES]),
         most_splits=np.array([1.0 if one.name in UNSPLIT else MOST_SPLITS for one in DTYPES]),
-        math=np.array([MATHS.index(one.math) for one in DTYPES], dtype=np.intp),
+        math=maths_on(gpu),
         missing=missing,
     )
 

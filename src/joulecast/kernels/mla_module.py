@@ -13,6 +13,7 @@ from joulecast.gpus import Gpu
 from joulecast.kernels import flash, mla
 from joulecast.kernels.flash import Floats, by_code, column
 from joulecast.kernels.work import Conditions, Family, KernelWork, tail_fill
+from joulecast.lowering.formats import arithmetic
 from joulecast.workloads.table import OpTable
 
 #: Shares of peak that products of this size reach, to tell whether weights or arithmetic set their time.
@@ -182,7 +183,7 @@ def _lacking(gpu: Gpu, gemm_codes: npt.NDArray[np.intp]) -> dict[int, str]:
     """Rows whose projections the GPU has no arithmetic for, with why."""
     reasons: dict[int, str] = {}
     for code in np.unique(gemm_codes):
-        math = DTYPES[code].math
+        math = arithmetic(gpu, DTYPES[code].name)
         if gpu.tensor_flop_per_clk(math) <= 0 and gpu.cuda_flop_per_clk(math) <= 0:
             reason = f"{gpu.name} has no {math} arithmetic for projections in {DTYPES[code].name}"
             reasons.update(dict.fromkeys(np.flatnonzero(gemm_codes == code).tolist(), reason))

@@ -8,12 +8,12 @@ from joulecast.bounds.dtypes import DTYPES, dtype_code
 from joulecast.gpus import Gpu
 from joulecast.kernels.formats import (
     ACTIVATION_BYTES,
-    MATH_OF,
     WEIGHT_BYTES,
     activation_misses,
     by_math,
     group_labels,
     log_ratio,
+    maths_on,
     missing_formats,
     rate_of,
     vector_rate,
@@ -88,7 +88,7 @@ def moe_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     """
     n = len(table)
     code = table["dtype"]
-    math = MATH_OF[code]
+    math = maths_on(gpu)[code]
     kernel = kernel_label(conditions.kernel_source)
     gates = 1.0 + table["gated"]
     hidden, inner = table["hidden_size"], np.maximum(np.ceil(table["inter_size"] / table["moe_tp_size"]), 1.0)

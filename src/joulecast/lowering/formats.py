@@ -35,13 +35,29 @@ _ATTENTION_FALLBACKS = dict.fromkeys(("fp8", "fp8_block", "nvfp4", "mxfp4", "int
 _MATRIX = ("gemm", "batched_gemm", "conv2d", "moe", "mla_bmm")
 
 
+#: Formats whose weights are widened to the activations' before they are multiplied.
+_WEIGHT_ONLY = ("w8a16", "w4a16", "w4a16_mxfp4")
+
+
+def arithmetic(gpu: Gpu, name: str) -> str:
+    """The arithmetic that `gpu` multiplies the format `name` in: its own, or where only weights are narrow the best.
+
+    Weights alone are widened to whatever the activations are in: bf16, or fp16 or fp32 on a GPU without it.
+    """
+    if name in _WEIGHT_ONLY:
+        for rates in (gpu.tensor_tflops, gpu.cuda_tflops):
+            for math in ("bf16", "fp16"):
+                if rates.get(math, 0.0) > 0:
+                    return math
+        return "fp32"
+    return DTYPES[CODES[name]].math
+
+
 def has_format(gpu: Gpu, name: str) -> bool:
     """Whether `gpu` computes in the format `name`: its arithmetic on tensor or CUDA cores."""
-    math = DTYPES[CODES[name]].math
-    if name in ("fp32", "fp64"):
+    math = arithmetic(gpu, name)
+    if math in ("fp32", "fp64"):
         return math in gpu.cuda_tflops
-    if name.endswith("a16") or "a16_" in name:
-        return any(one in gpu.tensor_tflops for one in ("bf16", "fp16"))
     return math in gpu.tensor_tflops or (math in ("fp16", "bf16") and math in gpu.cuda_tflops)
 
 
