@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import joulecast as jc
 from joulecast.errors import InfeasibleError, InputError
-from joulecast.lowering.execution import LAUNCH_MODES, Execution
+from joulecast.lowering.execution import ENGINES, LAUNCH_MODES, Execution
 from joulecast.scenarios.inference import IDLE, predict_workload
 from joulecast.scenarios.memory import memory_need
 from joulecast.workloads.table import WorkloadBuilder
@@ -321,6 +321,23 @@ def test_a_cache_of_few_heads_is_copied_to_each_gpu():
     assert sixteen == pytest.approx(one / 8)
     # 8 x 1024 tokens of 2 x 32 layers x 8 heads x 128 x 2 bytes
     assert one == pytest.approx(8 * 1024 * 2 * 32 * 8 * 128 * 2 / 1e9)
+
+
+def test_a_model_of_16_bit_takes_twice_its_memory_where_it_runs_in_32():
+    shapes = workload("gpt2", batch=2, prompt_tokens=256)
+    half, single = (memory_need(shapes, jc.load_gpu(name), Execution()) for name in ("t4", "gtx-750-ti"))
+    assert single.weights_gb == pytest.approx(2 * half.weights_gb)
+    assert single.kv_cache_gb == pytest.approx(2 * half.kv_cache_gb)
+    assert single.activations_gb == pytest.approx(2 * half.activations_gb)
+
+
+@pytest.mark.parametrize("gpu", jc.gpu_names())
+def test_every_gpu_runs_a_model_of_each_kind_in_every_engine(gpu):
+    for model in ("gpt2", "bert-base-uncased", "microsoft/resnet-50"):
+        for engine in ENGINES:
+            found = run(model, gpu, engine=engine, launch_mode="cuda_graph")
+            assert all(math.isfinite(value) and value > 0 for value in (found.time_s, found.power_w, found.energy_j))
+            assert all(0 < one.peak_flop_share < 1 and one.peak_dram_share < 1 for one in found.phases)
 
 
 def test_more_experts_hit_take_longer():

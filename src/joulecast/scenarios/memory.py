@@ -9,6 +9,7 @@ from joulecast.bounds.dtypes import dtype
 from joulecast.errors import InfeasibleError
 from joulecast.gpus import Gpu, gpu_names, load_gpu
 from joulecast.lowering.execution import Execution
+from joulecast.lowering.formats import substitute
 from joulecast.scenarios.prediction import MemoryNeed
 from joulecast.workloads.table import Workload
 
@@ -22,17 +23,20 @@ def memory_need(workload: Workload, gpu: Gpu, execution: Execution) -> MemoryNee
     """Memory of one GPU of the layout. [GB, 1e9 bytes]
 
     Weights are divided by tensor and pipeline parallel degree, activations by the tensor-parallel degree alone.
-    So is the cache, as far as there are key-value heads to divide: beyond, each GPU keeps a copy of one.
+    So is the cache, as far as there are key-value heads to divide: beyond, each GPU keeps a copy of one. A model
+    of 16 bit takes twice its bytes on a GPU that runs it in 32.
     """
     memory = workload.memory
+    format_ = workload.info.get("dtype")
+    wider = 2.0 if format_ in ("bf16", "fp16") and substitute(gpu, format_) == "fp32" else 1.0
     cache_share = 1.0 / execution.tp
     heads = workload.info.get("num_kv_heads")
     if heads:
         cache_share = math.ceil(heads / execution.tp) / heads
     return MemoryNeed(
-        weights_gb=memory.weights_bytes / execution.gpu_count / 1e9,
-        kv_cache_gb=memory.kv_cache_bytes * cache_share / execution.pp / 1e9,
-        activations_gb=memory.activation_bytes / execution.tp / 1e9,
+        weights_gb=wider * memory.weights_bytes / execution.gpu_count / 1e9,
+        kv_cache_gb=wider * memory.kv_cache_bytes * cache_share / execution.pp / 1e9,
+        activations_gb=wider * memory.activation_bytes / execution.tp / 1e9,
         framework_gb=FRAMEWORK_GB,
         available_gb=gpu.dram_gib * _GIB,
     )
