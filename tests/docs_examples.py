@@ -80,7 +80,9 @@ def output_of(command: str) -> str:
         check=False,
     )
     output = done.stdout.decode("utf-8")
-    if done.returncode not in (0, 2) or "Traceback (most recent call last)" in output:
+    # 1 is a fault of ours, but also the verdict of commands that check something
+    faults = ("Traceback (most recent call last)", "a fault of joulecast itself")
+    if done.returncode not in (0, 1, 2) or any(fault in output for fault in faults):
         raise RuntimeError(f"`{command}` exited with {done.returncode}:\n{output}")
     return output
 
