@@ -331,6 +331,7 @@ def test_a_chart_of_passes_is_drawn_from_their_errors():
         (("--data", "{tmp}/unknown.csv"), "unknown operation 'gem': did you mean gemm?"),
         (("--data", "{tmp}/short.csv"), "short.csv"),
         (("--data", "{tmp}/broken.parquet"), "neither a CSV nor a parquet"),
+        (("--data", "{tmp}/passes"), "lacks dataset, gpu"),
         (("--data", "{data}", "--kind", "gem"), "did you mean gemm?"),
         (("--data", "{data}", "--gpu", "h1000"), "unknown GPU"),
         (("--data", "{data}", "--gpu", "t4"), "none of what was asked for"),
@@ -350,6 +351,8 @@ def test_a_chart_of_passes_is_drawn_from_their_errors():
 def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys, arguments, words):
     good = _gemm(20).select("gpu", "op", "m", "n", "k", "dtype", "latency_ms")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "passes" / "traces").mkdir(parents=True)
+    (tmp_path / "passes" / "measurements.csv").write_text("a,b\n1,2\n")
     (tmp_path / "words.csv").write_text("a,b\n1,2\n")
     good.with_columns(latency_ms=pl.lit(0.0)).write_csv(tmp_path / "zero.csv")
     good.with_columns(latency_ms=pl.lit("fast")).write_csv(tmp_path / "text.csv")

@@ -52,6 +52,9 @@ def validate(
     train_rows: Annotated[
         str | None, typer.Option("--train-rows", metavar="N", help="Rows to train corrections on (8000).", **_OPTION)
     ] = None,
+    jobs: Annotated[
+        str | None, typer.Option("--jobs", metavar="N", help="Processes side by side (2).", **_OPTION)
+    ] = None,
     write: Annotated[
         Path | None,
         typer.Option("--write", metavar="FILE", help="Write a page with plots: FILE.md and FILE/*.svg.", **_OPTION),
@@ -85,7 +88,7 @@ def validate(
         _show_stored(stored, form, output)
         return 0
 
-    asked = _asked(only, kind, gpu, protocol, sample, train_rows)
+    asked = _asked(only, kind, gpu, protocol, {"sample": sample, "train_rows": train_rows, "jobs": jobs})
     if write is not None:
         _check_page(write)
     from joulecast.validation.run import validate as run
@@ -116,11 +119,10 @@ def _asked(
     kinds: list[str] | None,
     gpus: list[str] | None,
     protocols: list[str] | None,
-    sample: str | None,
-    train_rows: str | None,
+    numbers: Mapping[str, str | None],
 ) -> dict[str, Any]:
     """What the flags ask for, checked, as arguments of the run."""
-    asked: dict[str, Any] = {}
+    asked: dict[str, Any] = {"jobs": 2}
     from joulecast.errors import UnknownNameError
     from joulecast.gpus import resolve
     from joulecast.validation.kernels import PROTOCOLS
@@ -141,8 +143,9 @@ def _asked(
         asked["protocols"] = [
             options.one_of("--protocol", name, tuple(PROTOCOLS)) for name in options.names("--protocol", protocols)
         ]
-    for flag, text, name in (("--sample", sample, "sample"), ("--train-rows", train_rows, "train_rows")):
-        number = options.whole(flag, text, minimum=100, example="4000")
+    for name, text in numbers.items():
+        least, example = (1, "2") if name == "jobs" else (100, "4000")
+        number = options.whole(f"--{name.replace('_', '-')}", text, minimum=least, example=example)
         if number is not None:
             asked[name] = number
     return asked

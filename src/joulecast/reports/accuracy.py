@@ -42,6 +42,9 @@ PROTOCOLS = {
     ),
 }
 
+#: What ways of timing mean for the clock.
+WAYS = {"burst": "clock held", "sustained": "under load"}
+
 PASSES_TEXT = (
     "Each run is predicted from a fit on the other models of its GPU, for the clock that was asked for and under the "
     "board's power limit: where the limit throttles, clock, time and power are settled together. Runs are scored "
@@ -190,12 +193,18 @@ def _families(document: Row) -> list[str]:
     by_gpu = [row for row in document.get("by_gpu", ()) if row["protocol"] == "shapes"]
     if not by_gpu:
         return []
+    by_engine = [row for row in document.get("by_engine", ()) if row["protocol"] == "shapes"]
     by_size = [row for row in document.get("by_size", ()) if row["protocol"] == "shapes"]
     parts = ["## Family by family, shapes left out"]
     for title in dict.fromkeys(row["title"] for row in by_gpu):
-        rows = [_detailed(row["gpu"], row) for row in by_gpu if row["title"] == title]
+        rows = []
+        for row in (row for row in by_gpu if row["title"] == title):
+            rows.append(_detailed(row["gpu"], row))
+            parted = [one for one in by_engine if (one["title"], one["gpu"]) == (title, row["gpu"])]
+            if len(parted) > 1:
+                rows += [_detailed(f"{row['gpu']}, {one['engine']}, {WAYS[one['timing']]}", one) for one in parted]
         rows += [_detailed(row["size"], row) for row in by_size if row["title"] == title]
-        head = ("GPU, or size by measured time", "rows", "time", "median", "90th percentile", "bias",
+        head = ("GPU, engine, clock; then measured time", "rows", "time", "median", "90th percentile", "bias",
                 "in 90 % interval", "power, A", "power, A and B")  # fmt: skip
         parts += [f"### {title[0].upper()}{title[1:]}", markdown(head, rows, "lrrrrrrrr")]
     return parts

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,6 +141,7 @@ def score_kernels(
     gpus: Sequence[str] | None = None,
     train_rows: int = TRAIN_ROWS,
     seed: int = 0,
+    jobs: int = 1,
     tell: Callable[[str, float], None] = lambda *_: None,
 ) -> pl.DataFrame:
     """Batches under each of `protocols`, as one table (see `scored`).
@@ -154,6 +159,8 @@ def score_kernels(
     train_rows : int
         Rows of one pool at most that a correction is trained on again.
     seed : int
+    jobs : int
+        Processes that work side by side.
     tell : callable
         Gets what is being done, and the share of all of it that is done.
     """
@@ -176,51 +183,117 @@ def score_kernels(
             fitted = power_without_shapes([batch.rows for batch in known], load_gpu(name))
             if fitted is not None:
                 power[name] = fitted
-    parts: list[pl.DataFrame] = []
-    for done, (family, members) in enumerate(by_family.items()):
-        everything = [one.rows for one in known if families()[one.rows.table.kind].name == family]
-        for step, protocol in enumerate(asked):
-            share = (done + step / len(asked)) / len(by_family)
-            say = partial(_tell, tell, share, f"{family}, {PROTOCOLS[protocol].split(':')[0]}: ")
+    tasks = [
+        _Task(
+            family=family,
+            members=members,
+            everything=[one.rows for one in known if families()[one.rows.table.kind].name == family],
+            power=power,
+            protocols=tuple(asked),
+            sample=sample,
+            train_rows=train_rows,
+            seed=seed,
+        )
+        for family, members in by_family.items()
+    ]
+    tasks.sort(key=lambda task: -sum(map(len, task.everything)))
+    run = _in_turn if jobs == 1 or len(tasks) < 2 else partial(_side_by_side, jobs=jobs)
+    parts = [frame for frames in run(tasks, tell) for frame in frames]
+    return pl.concat(parts) if parts else pl.DataFrame()
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One family to score: what is scored, and what fits may learn from."""
+
+    family: str
+    members: Sequence[Batch]
+    everything: Sequence[Measured]
+    power: Mapping[str, PowerCoefficients]
+    protocols: tuple[str, ...]
+    sample: int
+    train_rows: int
+    seed: int
+
+    def run(self, tell: Callable[[str, float], None] = lambda *_: None) -> list[pl.DataFrame]:
+        """Score the family under each protocol."""
+        parts = []
+        for step, protocol in enumerate(self.protocols):
+            say = partial(_tell, tell, step / len(self.protocols), f"{self.family}, {protocol}: ")
             say("")
-            for of_protocol, knowledge in _told(protocol, family, members, everything, power, train_rows, say):
-                for batch in of_protocol:
+            for batches, knowledge in _told(protocol, self, say):
+                for batch in batches:
                     rows = left_out(batch.rows) if protocol == "shapes" else batch.rows
                     if len(rows):
-                        few = Batch(sampled(rows, sample, seed), batch.source, batch.available)
+                        few = Batch(sampled(rows, self.sample, self.seed), batch.source, batch.available)
                         parts.append(scored(few, protocol, knowledge))
-    return pl.concat(parts) if parts else pl.DataFrame()
+        return parts
+
+
+def _in_turn(tasks: Sequence[_Task], tell: Callable[[str, float], None]) -> list[list[pl.DataFrame]]:
+    found = []
+    weights = np.array([sum(map(len, task.everything)) for task in tasks], dtype=np.float64)
+    ends = np.cumsum(weights) / weights.sum()
+    for task, end, weight in zip(tasks, ends, weights / weights.sum(), strict=True):
+        found.append(task.run(partial(_within, tell, float(end - weight), float(weight))))
+    return found
+
+
+def _within(tell: Callable[[str, float], None], start: float, length: float, what: str, share: float) -> None:
+    tell(what, start + share * length)
+
+
+def _side_by_side(tasks: Sequence[_Task], tell: Callable[[str, float], None], jobs: int) -> list[list[pl.DataFrame]]:
+    """The tasks in processes of their own, each with one thread; results in the order of the tasks."""
+    threads = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            waiting = [pool.submit(_Task.run, task) for task in tasks]
+            total = sum(sum(map(len, task.everything)) for task in tasks)
+            done = 0
+            for one in as_completed(waiting):
+                task = tasks[waiting.index(one)]
+                done += sum(map(len, task.everything))
+                tell(task.family, done / total)
+            return [one.result() for one in waiting]
+    finally:
+        for name, value in threads.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+#: What tells numerical libraries how many threads to use: read when a process starts.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
 def _tell(tell: Callable[[str, float], None], share: float, start: str, what: str) -> None:
     tell(start + what, share)
 
 
-def _told(
-    protocol: str,
-    family: str,
-    members: Sequence[Batch],
-    everything: Sequence[Measured],
-    power: Mapping[str, PowerCoefficients],
-    train_rows: int,
-    say: Callable[[str], None],
-) -> Iterator[tuple[Sequence[Batch], Knowledge]]:
+def _told(protocol: str, task: _Task, say: Callable[[str], None]) -> Iterator[tuple[Sequence[Batch], Knowledge]]:
     """What the predictions of a family may know under a protocol, with the batches that it is for."""
+    family, everything = task.family, task.everything
     if protocol == "shipped":
-        yield members, SHIPPED
+        yield task.members, SHIPPED
         return
-    names = list(dict.fromkeys(batch.rows.gpu for batch in members))
+    names = list(dict.fromkeys(batch.rows.gpu for batch in task.members))
     if protocol == "shapes":
-        yield members, without_shapes(family, everything, power, train_rows=train_rows, gpus=names, tell=say)
+        yield (
+            task.members,
+            without_shapes(family, everything, task.power, train_rows=task.train_rows, gpus=names, tell=say),
+        )
         return
     newest = NEWEST_OF_OLDER if protocol == "older" else ""
     by_chip: dict[str, list[Batch]] = defaultdict(list)
-    for batch in members:
+    for batch in task.members:
         architecture = load_gpu(batch.rows.gpu).architecture
         if not newest or 0 < GENERATIONS.get(architecture, 0.0) - GENERATIONS[newest] < FURTHEST_NEWER:
             by_chip[chip(batch.rows.gpu)].append(batch)
     for name, of_chip in by_chip.items():
         say(name)
         gpu = load_gpu(of_chip[0].rows.gpu)
-        few = max(train_rows // TRANSFER_SHARE, 1000)
+        few = max(task.train_rows // TRANSFER_SHARE, 1000)
         yield of_chip, without_gpu(family, gpu, everything, newest=newest, train_rows=few)

@@ -15,6 +15,7 @@ from joulecast.calibration.pass_fit import PassErrors, coefficients_of, idle_pri
 from joulecast.calibration.passes import MeasuredPass, PassTable, fit_passes, read_passes, tabulate
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import default_power, host_coefficients
+from joulecast.errors import InputError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
@@ -78,6 +79,7 @@ def score_passes(
     tell : callable
         Gets what is being done, and the share of all of it that is done.
     """
+    _check_columns(folder / "measurements.csv")
     by_gpu: dict[str, list[MeasuredPass]] = defaultdict(list)
     for run in read_passes(folder):
         if gpus is None or run.gpu in gpus:
@@ -112,6 +114,22 @@ def score_passes(
                 )
                 done += 1
     return out
+
+
+#: Columns that a table of whole passes has.
+COLUMNS = ("dataset", "gpu", "model", "precision", "batch", "seq_len", "clock_target_mhz", "clock_mean_mhz",
+           "time_ms_raw", "power_w_raw", "time_ms", "power_w", "failed_run", "trace")  # fmt: skip
+
+
+def _check_columns(path: Path) -> None:
+    try:
+        with path.open(encoding="utf-8") as file:
+            head = file.readline(10_000).strip().split(",")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"can't read {shortened(path)}: {getattr(error, 'strerror', None) or error}") from None
+    lacking = [name for name in COLUMNS if name not in head]
+    if lacking:
+        raise InputError(f"{shortened(path)} lacks {', '.join(lacking)}: it is no table of whole passes")
 
 
 #: A pass whose host needs this share of its time, or more, to start it is counted as bound by its host.

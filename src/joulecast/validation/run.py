@@ -33,8 +33,8 @@ class Validation:
     Attributes
     ----------
     document : dict
-        Plain tables: ``settings``, ``gpus``, ``headline``, ``by_gpu``, ``by_size``, ``detail``,
-        ``repeats``, ``passes``.
+        Plain tables: ``settings``, ``gpus``, ``headline``, ``by_gpu``, ``by_engine``, ``by_size``,
+        ``detail``, ``repeats``, ``passes``.
     plots : dict
         Binned statistics to draw (`joulecast.validation.summary.plot_tables`).
     """
@@ -53,6 +53,7 @@ def validate(
     sample: int = SAMPLE,
     train_rows: int = TRAIN_ROWS,
     seed: int = 0,
+    jobs: int = 1,
     tell: Callable[[str, float], None] = lambda *_: None,
 ) -> Validation:
     """Score predictions against the measurements at `path`.
@@ -72,6 +73,8 @@ def validate(
     train_rows : int
         Rows of one GPU and engine at most that a correction is trained on again.
     seed : int
+    jobs : int
+        Processes that work side by side.
     tell : callable
         Gets what is being done, and the share of all of it that is done.
 
@@ -101,7 +104,15 @@ def validate(
             tell(what, share * end)
 
         rows = score_kernels(
-            batches, protocols, sample=sample, kinds=kinds, gpus=gpus, train_rows=train_rows, seed=seed, tell=part
+            batches,
+            protocols,
+            sample=sample,
+            kinds=kinds,
+            gpus=gpus,
+            train_rows=train_rows,
+            seed=seed,
+            jobs=jobs,
+            tell=part,
         )
         repeated = repeats(
             [

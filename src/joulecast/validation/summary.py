@@ -157,7 +157,7 @@ def kernel_tables(rows: pl.DataFrame) -> dict[str, Any]:
     import polars as pl
 
     if not rows.height:
-        return {"gpus": [], "headline": [], "by_gpu": [], "by_size": [], "detail": []}
+        return {"gpus": [], "headline": [], "by_gpu": [], "by_engine": [], "by_size": [], "detail": []}
     rows = titled(rows)
     by_gpu = table(rows, ("protocol", "title", "gpu"))
     sized = rows.with_columns(size=pl.Series(np.array(SIZE_NAMES)[rows["size"].to_numpy()]))
@@ -167,6 +167,7 @@ def kernel_tables(rows: pl.DataFrame) -> dict[str, Any]:
         "gpus": by_age(rows["gpu"].unique().to_list()),
         "headline": headline(by_gpu),
         "by_gpu": by_gpu,
+        "by_engine": table(rows, ("protocol", "title", "gpu", "engine", "timing")),
         "by_size": sorted(by_size, key=lambda row: (row["protocol"], row["title"], order[row["size"]])),
         "detail": table(rows, DETAIL),
     }
