@@ -393,6 +393,15 @@ def test_every_operation_has_figures_or_a_reason_on_every_gpu(op, gpu):
             assert np.all(figures > 0)
 
 
+def test_an_exchange_of_one_gpu_with_itself_takes_no_time_and_no_energy():
+    columns = {"collective": "all_reduce", "num_gpus": [1, 2], "message_bytes": 2**20}
+    table = jc.predict_kernels("nccl", columns, "h100")
+    assert (table["time_s"][0], table["energy_j"][0]) == (0, 0)
+    assert 0 < table["power_w"][0] < 700
+    assert table["bound_by"][0] == "launches"
+    assert table["time_s"][1] > 2**20 / 450e9  # NVLink 4: 450 GB/s each way
+
+
 words = st.one_of(
     st.integers(-2, 2**62), st.floats(), st.text(max_size=3), st.none(), st.booleans(),
     st.sampled_from([dtype.name for dtype in DTYPES]), st.lists(st.integers(1, 10**6), max_size=3),

@@ -158,8 +158,11 @@ def energy_parts_j(
 def mean_power_w(
     energy: WorkEnergy, time_s: Floats, clock_mhz: Any, gpu: Gpu, power: PowerCoefficients
 ) -> Floats:
-    """Mean power of each operation while it runs: all its energy over its time. [W]"""
+    """Mean power of each operation while it runs: all its energy over its time. [W]
+
+    What takes no time (an exchange of one GPU with itself) takes no energy either: its power is what is drawn by time.
+    """
     scale = core_scale(clock_mhz, gpu, power)
     drive = scale * np.asarray(clock_mhz) / gpu.rate_clock_mhz
     by_time = power.idle_w + drive * (power.clocked_w + power.active_w * energy.busy)
-    return by_time + (energy.core_total_j * scale + energy.dram_j) / time_s
+    return by_time + (energy.core_total_j * scale + energy.dram_j) / np.maximum(time_s, 1e-300)

@@ -192,7 +192,9 @@ def bound_by(priced: Priced, clock_mhz: Any) -> npt.NDArray[np.intp]:
     parts[5] = times.dram_bytes / rate
     parts[6] = times.link_s
     parts[7] = times.fixed_s + times.fixed_cycles / hertz
-    return np.asarray(parts.argmax(axis=0))
+    found = np.asarray(parts.argmax(axis=0))
+    found[(found == 0) & (parts[0] == 0)] = BOUNDS.index("launches")  # where no part takes any time
+    return found
 
 
 def module_energy_j(priced: Priced, time_s: Floats, clock_mhz: Any) -> Floats:
