@@ -160,6 +160,7 @@ def test_operations_that_never_run_are_left_out():
     builder.begin_pass("prefill")
     builder.add("gemm", m=4, n=4, k=4, dtype="bf16", count=0)
     builder.add("copy", elements=4, dtype="bf16")
+    builder.add("nccl", collective="all_reduce", num_gpus=1, message_bytes=8)
     builder.begin_pass("decode", repeats=0)
     builder.add("copy", elements=4, dtype="bf16")
     tables = lower(builder.build(), A100, Execution()).tables

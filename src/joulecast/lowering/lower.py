@@ -68,11 +68,13 @@ def lower(workload: Workload, gpu: Gpu, execution: Execution) -> Lowered:
 
 
 def _that_run(workload: Workload) -> dict[str, OpTable]:
-    """The tables without operations that never run: of no count, or of passes that are never made."""
+    """The tables without what never runs: of no count, of passes never made, exchanges of one GPU with itself."""
     repeats = np.array([one.repeats for one in workload.passes])
     out = {}
     for name, table in workload.tables.items():
         runs = table["count"] * repeats[table["pass_id"]] > 0
+        if "num_gpus" in table.columns:
+            runs &= table["num_gpus"] > 1
         if runs.any():
             out[name] = table if runs.all() else table.take(runs)
     return out
