@@ -15,7 +15,13 @@ from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import KernelWork
-from joulecast.physics.correction import DISTANCE_FEATURES, aligned, correction_features, feature_names
+from joulecast.physics.correction import (
+    DISTANCE_FEATURES,
+    aligned,
+    correction_features,
+    feature_names,
+    in_deviations,
+)
 from joulecast.physics.timing import duration_s, module_times, parameters_by_row
 
 Floats = npt.NDArray[np.float64]
@@ -102,7 +108,7 @@ def fit_correction(
     mean = features.mean(axis=0)
     spread = features.std(axis=0)
     scale = np.maximum(spread, 1e-2).astype(np.float32)
-    z = (features - mean) / scale
+    z = in_deviations(features, mean, scale)
     low, high = z.min(axis=0), z.max(axis=0)
     unseen = [names.index(name) for name in DISTANCE_FEATURES]
     z[:, unseen] = 0.0

@@ -164,10 +164,16 @@ def aligned(features: Singles, names: tuple[str, ...], wanted: tuple[str, ...]) 
     return out
 
 
+def in_deviations(features: Singles, mean: Singles, scale: Singles) -> Singles:
+    """Features as standard deviations from their mean. One arithmetic for training and use: their ranges then agree."""
+    z = features - mean
+    z *= np.float32(1.0) / scale
+    return z
+
+
 def standardised(model: CorrectionModel, features: Singles) -> tuple[Singles, Singles]:
     """Features in standard deviations, kept within the range of the training data; and the distance beyond it."""
-    z = features - model.mean
-    z *= np.float32(1.0) / model.scale
+    z = in_deviations(features, model.mean, model.scale)
     inside = np.minimum(np.maximum(z, model.low), model.high)
     z -= inside
     return inside, np.sqrt(np.einsum("ij,ij->i", z, z))
