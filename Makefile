@@ -8,6 +8,7 @@
 #   make docs          build the documentation into site/
 #   make docs-examples run the commands shown in the docs and put their output in place
 #   make coefficients  fit the coefficients again from measured data (DATA=folder)
+#   make accuracy      score the predictions again and write docs/accuracy.md (DATA=folder)
 #   make constraints   pin today's newest versions in constraints.txt
 #   make clean         remove all that these made
 
@@ -29,7 +30,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 p
 PACKAGING := pyproject.toml constraints.txt
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help demo test lint lint-style lint-types lint-arrows format bench docs docs-examples coefficients constraints clean
+.PHONY: help demo test lint lint-style lint-types lint-arrows format bench docs docs-examples coefficients accuracy constraints clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -86,6 +87,9 @@ docs-examples: $(VENV)/.base
 
 coefficients: $(VENV)/.test
 	$(BIN)/python -m joulecast.calibration --data $(DATA) $(ARGS)
+
+accuracy: $(VENV)/.dev
+	$(BIN)/joulecast validate --data $(DATA) --write docs/accuracy.md --update-baseline $(ARGS)
 
 constraints: $(VENV)/.created
 	rm -rf build/pins

@@ -308,6 +308,30 @@ def test_a_table_of_ones_own_needs_few_columns(tmp_path: Path):
     assert (batch.gpu, batch.table.kind, batch.timing_mode, len(batch)) == ("H100-SXM-80GB", "gemm", "sustained", 50)
 
 
+def test_one_source_of_the_data_folder_is_enough(folder: Path):
+    rows = [
+        list(read_batches(path, kinds=None, gpus=None, most_rows=1000, seed=0))
+        for path in (folder, folder / "aiconfigurator", folder / "aiconfigurator" / GPU)
+    ]
+    assert [len(batches[0].rows) for batches in rows] == [600, 600, 600]
+    assert [batches[0].source for batches in rows] == ["aiconfigurator", "aiconfigurator", "table"]
+
+
+def test_tables_of_other_things_may_lie_beside_those_of_kernels(folder: Path):
+    place = folder / "aiconfigurator" / GPU
+    (place / "specs.csv").write_text("gpu,price\nh100,1\n")
+    assert len(list(read_batches(place, kinds=None, gpus=None, most_rows=1000, seed=0))) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 3, 12])
+def test_few_rows_are_scored_all_the_same(tmp_path: Path, capsys, rows: int):
+    _gemm(rows, timing="sustained").write_parquet(tmp_path / "few.parquet")
+    code, out, err = _run(capsys, "validate", "--data", tmp_path / "few.parquet", "--json")
+    assert (code, err) == (0, "")
+    scored_rows = {row["protocol"]: row["time"]["rows"] for row in json.loads(out)["headline"]}
+    assert scored_rows["shipped"] == scored_rows["gpus"] == scored_rows["older"] == rows
+
+
 def test_a_page_without_plots_or_passes_is_still_a_page():
     document = {"settings": {"sample": 10, "train_rows": 10, "seed": 0, "version": "0"}}
     assert accuracy.page(document, {}, []).startswith("# Accuracy\n")

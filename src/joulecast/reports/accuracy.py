@@ -238,7 +238,7 @@ def _repeats(found: Sequence[Row]) -> list[str]:
 
 
 def _how(settings: Row, sources: Sequence[Row]) -> list[str]:
-    rows = [(row["folder"], row["what"], row["repository"], f"`{row['commit']}`", row["licence"]) for row in sources]
+    rows = [(row["folder"], row["what"], row["repository"], row["commit"], row["licence"]) for row in sources]
     protocols = [f"- **{title}**: {text}" for title, text in PROTOCOLS.values()]
     return [
         "## How this was scored",

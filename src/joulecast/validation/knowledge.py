@@ -108,7 +108,8 @@ def without_shapes(
     time: dict[str, Fits] = defaultdict(dict)
     for pool, fits in measured:
         time[pool.gpu.name].update({f"{pool.key}/{group}": one for group, one in fits.items()})
-    return Knowledge(time=dict(time), power=power, corrections=corrections, exclude=tuple(time))
+    gpu_names = tuple(sorted({one.gpu for one in batches}))
+    return Knowledge(time=dict(time), power=power, corrections=corrections, exclude=gpu_names)
 
 
 def _with_spread(model: CorrectionModel, pool: Pool, fits: Fits) -> Fits:

@@ -123,19 +123,39 @@ def check_path(path: Path) -> None:
 
 
 def _measured(path: Path, kinds: tuple[str, ...] | None) -> Iterator[tuple[Measured, str]]:
-    if any((path / name).is_dir() for name in KERNEL_SOURCES):
-        for batch in read_kernel_tables(path, kinds):
-            yield batch, _source(batch)
+    root, only = _data_folder(path)
+    if root is not None:
+        for batch in read_kernel_tables(root, kinds):
+            if only in ("", _source(batch)):
+                yield batch, _source(batch)
         return
     for file in [path] if path.is_file() else _tables(path):
-        for batch in read_table(file, kinds):
-            yield batch, "table"
+        if file == path or _is_of_kernels(file):
+            for batch in read_table(file, kinds):
+                yield batch, "table"
+
+
+def _data_folder(path: Path) -> tuple[Path | None, str]:
+    """The data folder that `path` is, or is one source of, and that source's name; None where it is neither."""
+    if any((path / name).is_dir() for name in KERNEL_SOURCES):
+        return path, ""
+    whole = path.resolve()
+    for source in KERNEL_SOURCES:
+        parts = Path(source).parts
+        if path.is_dir() and whole.parts[-len(parts) :] == parts:
+            return whole.parents[len(parts) - 1], parts[-1]
+    return None, ""
 
 
 def _source(batch: Measured) -> str:
     if batch.version == "vidur":
         return "vidur"
     return "neusight" if batch.conditions.engine == "pytorch" else "aiconfigurator"
+
+
+def _is_of_kernels(path: Path) -> bool:
+    """Whether a table has the columns of kernels: other tables may lie beside those."""
+    return set(REQUIRED) <= set(_read(path).columns)
 
 
 def _tables(folder: Path) -> list[Path]:
