@@ -104,7 +104,7 @@ def voltage_ratio(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
     clock = np.asarray(clock_mhz, dtype=np.float64)
     if gpu.voltage_points:
         mhz, mv = np.array(gpu.voltage_points).T
-        return np.interp(clock, mhz, mv) / np.interp(gpu.rate_clock_mhz, mhz, mv)
+        return np.asarray(np.interp(clock, mhz, mv) / np.interp(gpu.rate_clock_mhz, mhz, mv))
     return _family_voltage(clock, gpu, power) / _family_voltage(gpu.rate_clock_mhz, gpu, power)
 
 
@@ -122,7 +122,7 @@ def core_scale(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
 def static_power_w(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
     """Power of the clocked GPU with nothing running, ``idle + clocked * V^2 f``. [W]"""
     drive = core_scale(clock_mhz, gpu, power) * np.asarray(clock_mhz) / gpu.rate_clock_mhz
-    return power.idle_w + power.clocked_w * drive
+    return np.asarray(power.idle_w + power.clocked_w * drive)
 
 
 def energy_parts_j(
@@ -165,4 +165,4 @@ def mean_power_w(
     scale = core_scale(clock_mhz, gpu, power)
     drive = scale * np.asarray(clock_mhz) / gpu.rate_clock_mhz
     by_time = power.idle_w + drive * (power.clocked_w + power.active_w * energy.busy)
-    return by_time + (energy.core_total_j * scale + energy.dram_j) / np.maximum(time_s, 1e-300)
+    return np.asarray(by_time + (energy.core_total_j * scale + energy.dram_j) / np.maximum(time_s, 1e-300))

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.physics.power import core_scale
-from joulecast.physics.price import Floats, Priced, duration_s
+from joulecast.physics.price import Floats, Priced
 from joulecast.physics.throttle import settled_clock_mhz
+from joulecast.physics.timing import duration_s
 
 #: Exponent of the smooth maximum between GPU time and host time of a pass: near the crossing each waits
 #: for the other now and then.

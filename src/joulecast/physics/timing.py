@@ -140,7 +140,7 @@ def dram_rate_gb_s(peak_gb_s: Any, clock_mhz: Any, gpu: Gpu) -> Floats:
     in_flight_sm = DRAM_BYTES_PER_CLK_SM_OF.get(gpu.architecture, DRAM_BYTES_PER_CLK_SM)
     in_flight = in_flight_sm * gpu.sm_count * np.asarray(clock_mhz) * 1e-3
     ratio = np.asarray(peak_gb_s) / in_flight
-    return peak_gb_s / np.sqrt(np.sqrt(1.0 + np.square(np.square(ratio))))
+    return np.asarray(peak_gb_s / np.sqrt(np.sqrt(1.0 + np.square(np.square(ratio)))))
 
 
 def duration_s(times: ModuleTimes, gpu: Gpu, clock_mhz: Any) -> Floats:

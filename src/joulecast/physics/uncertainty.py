@@ -25,7 +25,7 @@ def widened(spread: Any, distance: Any) -> Floats:
     ndarray
         Half-width, growing with the distance up to three times the inner one. Natural logarithms.
     """
-    return np.asarray(spread) * (1.0 + 2.0 * np.tanh(np.asarray(distance)))
+    return np.asarray(np.asarray(spread) * (1.0 + 2.0 * np.tanh(np.asarray(distance))))
 
 
 def bounds(value: Any, half_width: Any) -> tuple[Floats, Floats]:
@@ -36,7 +36,7 @@ def bounds(value: Any, half_width: Any) -> tuple[Floats, Floats]:
 
 def combined(*half_widths: Any) -> Floats:
     """Half-width of a product of figures whose errors are independent: root of the sum of squares."""
-    return np.sqrt(np.sum([np.square(width) for width in np.broadcast_arrays(*half_widths)], axis=0))
+    return np.asarray(np.sqrt(np.sum([np.square(width) for width in np.broadcast_arrays(*half_widths)], axis=0)))
 
 
 def of_sum(parts: Any, half_widths: Any, family: npt.NDArray[np.intp]) -> float:
