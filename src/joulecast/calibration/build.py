@@ -8,6 +8,7 @@ from pathlib import Path
 
 from joulecast.calibration.corrections import train_corrections
 from joulecast.calibration.kernels import fit_kernels
+from joulecast.calibration.network_fit import NETWORK_STEPS, fit_all_networks
 from joulecast.calibration.pass_fit import PASSES, fit_all_passes
 from joulecast.calibration.power_fit import fit_kernel_power
 from joulecast.coefficients import store, transfer
@@ -15,7 +16,7 @@ from joulecast.coefficients.corrections import load_correction, write_correction
 from joulecast.coefficients.schema import GpuCoefficients
 
 #: Stages in the order in which they build on each other.
-STAGES = ("kernels", "corrections", "power", "passes")
+STAGES = ("kernels", "corrections", "power", "networks", "passes")
 
 
 def build(
@@ -48,15 +49,26 @@ def build(
     if "power" in stages:
         for gpu, power in fit_kernel_power(folder, tell=tell).items():
             _write(out, replace(_read(out, gpu), power=power))
-    if "passes" in stages:
-        for path in sorted(out.glob("*.toml")):
-            kept = store.read(path)
-            alone = {key: one for key, one in kept.time.items() if PASSES not in one.source}
-            if len(alone) < len(kept.time):
-                _write(out, replace(kept, time=alone))
+    if "networks" in stages:
+        _forget(out, NETWORK_STEPS, PASSES)
+        fitted = fit_all_networks(folder, tell=tell)  # all of them before any is written: none builds on another
+        for gpu, (time, host) in fitted.items():
+            kept = _read(out, gpu)
+            _write(out, replace(kept, time={**kept.time, **time}, host=host or kept.host))
+    if "passes" in stages or "networks" in stages:  # passes build on networks
+        _forget(out, PASSES)
         for gpu, (time, power, host) in fit_all_passes(folder, tell=tell).items():
             kept = _read(out, gpu)
             _write(out, replace(kept, time={**kept.time, **time}, power=power, host=host))
+
+
+def _forget(out: Path, *sources: str) -> None:
+    """Take out times that were fitted on any of `sources`."""
+    for path in sorted(out.glob("*.toml")):
+        kept = store.read(path)
+        alone = {key: one for key, one in kept.time.items() if not any(name in one.source for name in sources)}
+        if len(alone) < len(kept.time):
+            _write(out, replace(kept, time=alone))
 
 
 def _read(out: Path, gpu: str) -> GpuCoefficients:

@@ -16,7 +16,7 @@ from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
-from joulecast.physics.host import MODULES
+from joulecast.physics.host import MODULES, operations_started
 from joulecast.physics.power import core_scale
 from joulecast.physics.price import concatenated, price, take
 from joulecast.physics.timeline import pass_time_s
@@ -252,7 +252,7 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
                     keys.setdefault(key, len(keys))
                     times[key] = times.get(key, 0.0) + float(count[mask] @ seconds[mask])
                     busy[key] = busy.get(key, 0.0) + float(count[mask] @ (seconds * priced.energy.busy)[mask])
-            launches += float(count @ priced.work.launches)
+            launches += float(count @ operations_started(priced.work.launches))
             modules += float(count.sum()) if table.kind in MODULES else 0.0
             w = priced.work
             work += np.array(

@@ -27,8 +27,9 @@ from joulecast.kernels.work import Conditions, Family, Floats, KernelWork, resid
 from joulecast.workloads.table import OpTable
 
 #: Algorithms, in the order of the candidates. ``winograd4``: F(4x4, 3x3) as transforms around 36 matrix multiplies;
-#: ``winograd2``: F(2x2, 3x3) fused into one kernel.
-ALGORITHMS = ("direct", "winograd4", "winograd2", "depthwise")
+#: ``winograd2``: F(2x2, 3x3) fused into one kernel; ``depthwise_last``: depthwise where the channels of a pixel lie
+#: together, so that a thread takes several of them with one load; ``grouped``: direct, of several groups.
+ALGORITHMS = ("direct", "winograd4", "winograd2", "depthwise", "depthwise_last", "grouped")
 
 #: Shares of the peaks by which algorithms are compared before their efficiencies are known.
 _NOMINAL = {"core": 0.75, "l2": 0.5, "dram": 0.8}
@@ -50,6 +51,16 @@ _ALL_FUSED_TILES = ("maxwell", "pascal")
 _FEW_CHANNELS = 8.0
 
 
+#: Integer instructions of depthwise kernels for each result (divisions that find its place) and for each tap (checks
+#: of its bounds, addresses). fp16 has kernels of the library's own for some filters, which share what they load
+#: between neighbours; where channels lie together one load and check serves several of them.
+_PER_RESULT, _PER_TAP = 60.0, 6.0
+_LIBRARY_TAPS, _LIBRARY_PER_TAP, _LAST_PER_TAP = (1.0, 9.0, 25.0), 2.0, 1.0
+
+#: Integer lanes of an SM from Volta on: half as many as lanes that multiply and add where those are 128.
+_INTEGER_LANES = 64.0
+
+
 @dataclass(frozen=True)
 class _Shape:
     """Sizes of convolutions, each an array of shape (n,)."""
@@ -63,6 +74,10 @@ class _Shape:
     out_height: Floats
     out_width: Floats
     groups: Floats
+    stride: Floats
+    channels_last: npt.NDArray[np.bool_]
+    autotuned: npt.NDArray[np.bool_]
+    half: npt.NDArray[np.bool_]  # fp16, for which cuDNN's depthwise kernels are used
     in_bytes: Floats
     weight_bytes: Floats
     out_bytes: Floats
@@ -140,6 +155,10 @@ def _shape(table: OpTable) -> _Shape:
         out_height=output_size(table["height"], table["kernel_h"], *geometry),
         out_width=output_size(table["width"], table["kernel_w"], *geometry),
         groups=groups,
+        stride=table["stride"],
+        channels_last=table["channels_last"] > 0,
+        autotuned=table["autotuned"] > 0,
+        half=code == dtype_code("fp16"),
         in_bytes=ACTIVATION_BYTES[code],
         weight_bytes=WEIGHT_BYTES[code],
         out_bytes=OUTPUT_BYTES[code],
@@ -195,9 +214,22 @@ def _direct(shape: _Shape, tensor: npt.NDArray[np.bool_], rate: Floats, gpu: Gpu
     # neighbouring pixels share taps: L1 keeps some of the window from being asked of L2 again (half, in logarithms)
     gathered = shape.pixels * shape.channels * shape.groups * shape.taps * shape.in_bytes
     halo = np.sqrt(np.minimum(1.0, shape.input_total / gathered))
-    # tensor cores want channels last; eager frameworks keep them first and turn them around the kernel
-    turned = np.where(tensor & (shape.taps > 1), 2.0 * (shape.input_total + shape.output_total), 0.0)
-    return replace(options, l2=options.l2 * halo, serial=turned, launches=np.where(turned > 0, 3.0, 1.0))
+    serial = _turned_bytes(shape, tensor)
+    return replace(options, l2=options.l2 * halo, serial=serial, launches=np.where(serial > 0, 3.0, 1.0))
+
+
+def _turned_bytes(shape: _Shape, tensor: npt.NDArray[np.bool_]) -> Floats:
+    """Traffic of the transposes around kernels that want the channels of a pixel together. [B].
+
+    Tensor cores read operands that way. Feature maps that lie channel by channel are turned before and after the
+    kernel. A library that may try its kernels out finds those that do without: fp32 ones, first layers with their
+    few channels, and filters of one tap, which multiply matrices as they lie if rows of pixels are whole vectors.
+    """
+    vector = 16.0 / shape.in_bytes
+    one_tap = (shape.taps == 1) & (shape.stride == 1) & (shape.out_height * shape.out_width % vector == 0)
+    as_it_lies = shape.autotuned & (one_tap | (shape.in_bytes >= 4) | (shape.channels < _FEW_CHANNELS))
+    turns = tensor & ~shape.channels_last & ~as_it_lies
+    return np.where(turns, 2.0 * (shape.input_total + shape.output_total), 0.0)
 
 
 def _winograd4(shape: _Shape, rate: Floats, gpu: Gpu) -> _Candidate:
@@ -239,12 +271,14 @@ def _depthwise(shape: _Shape, gpu: Gpu) -> _Candidate:
     results = shape.pixels * shape.filters * shape.groups
     blocks = np.maximum(np.ceil(results / 256.0), 1.0)
     waves, fill = tail_fill(blocks, gpu.sm_count * 8.0)
-    # each result: a multiply-add a tap and, around it, the index arithmetic of a bounds-checked load
-    work_flop = results * shape.channels * shape.taps * 2.0 * 4.0
-    read = results * shape.channels * shape.taps * (shape.in_bytes + shape.weight_bytes)
+    library = shape.half & np.isin(shape.taps, _LIBRARY_TAPS)
+    steps = np.where(library, _LIBRARY_PER_TAP * shape.taps, _PER_RESULT + _PER_TAP * shape.taps)
+    steps = np.where(shape.channels_last, _LAST_PER_TAP * shape.taps, steps)
+    loads = np.where(shape.channels_last, 0.25, 1.0)
+    products = results * shape.channels * shape.taps
     return _Candidate(
-        flop=work_flop,
-        shared=read,
+        flop=2.0 * results * shape.channels * steps,
+        shared=products * (shape.in_bytes + shape.weight_bytes) * loads,
         l2=shape.input_total * np.minimum(shape.taps, 2.0) + shape.output_total,
         serial=np.zeros_like(blocks),
         blocks=blocks,
@@ -285,7 +319,8 @@ def convolution_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kernel
     tensor = (tensor_rates[math] > 0) & ~narrow & (code != dtype_code("fp32"))
     # 16-bit arithmetic without tensor cores, and all depthwise kernels, run on CUDA cores
     cuda_rate = np.where(cuda_rates[math] > 0, cuda_rates[math], vector_rate(gpu))
-    cuda_rate = np.where(narrow, np.minimum(cuda_rate, vector_rate(gpu)), cuda_rate)
+    integer_rate = min(vector_rate(gpu), 2.0 * _INTEGER_LANES * gpu.sm_count)
+    cuda_rate = np.where(narrow, np.minimum(cuda_rate, integer_rate), cuda_rate)
     rate = np.where(tensor, rate_of(tensor_rates, math), cuda_rate)
 
     footprint = shape.input_total + shape.weights_total + shape.output_total
@@ -314,6 +349,10 @@ def convolution_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kernel
     between = activation_misses(best.serial, gpu, conditions)  # transforms hand over through L2 where they fit
     serial_dram = best.serial * between
     matrix = tensor & (chosen == 0)
+    # transposes stream: they take as long as DRAM or L2 does, not both; Winograd's gather tiles
+    serial_l2 = best.serial * np.where(matrix, 1.0 - between, 1.0)
+    chosen = np.where((chosen == 3) & shape.channels_last, 4, chosen)
+    chosen = np.where((chosen == 0) & (shape.groups > 1), 5, chosen)
     groups, group = group_labels(
         chosen * len(DTYPES) + code, [f"{name}/{dtype.name}" for name in ALGORITHMS for dtype in DTYPES]
     )
@@ -331,9 +370,9 @@ def convolution_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kernel
         tensor_flop_per_clk=np.where(matrix, rate, 1.0),
         cuda_flop_per_clk=np.where(matrix, 1.0, rate),
         shared_bytes=best.shared,
-        l2_bytes=best.l2 + best.serial,
+        l2_bytes=best.l2 + serial_l2,
         dram_bytes=base + thrash + serial_dram,
-        serial_l2_bytes=best.serial,
+        serial_l2_bytes=serial_l2,
         serial_dram_bytes=serial_dram,
         fill=best.fill,
         blocks=best.blocks,

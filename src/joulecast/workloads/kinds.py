@@ -308,6 +308,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _size("padding", "rows and columns of zeros on each side", 0, 0),
                     _size("dilation", "spacing of the filter's taps", 1),
                     _size("groups", "independent groups of channels", 1),
+                    Column("channels_last", "size", 0, "1 where the channels of a pixel lie together", 0, 1),
+                    Column("autotuned", "size", 0, "1 where the library first tried its kernels out", 0, 1),
                     _dtype("dtype", "format of the operands"),
                 ),
                 split_out=("out_channels",),

@@ -119,7 +119,9 @@ def _convmixer(config: Config, request: Request) -> Workload:
     _act_norm(net, "stem", dim, elements, 1)
     for layer, groups, width in (("depthwise", dim, kernel), ("pointwise", 1, 1)):
         path = f"layers.*.{layer}"
-        net.conv(path, batch, (dim, dim), size, (width, width), padding=width // 2, groups=groups, bias=True, count=depth)
+        net.conv(
+            path, batch, (dim, dim), size, (width, width), padding=width // 2, groups=groups, bias=True, count=depth
+        )
         _act_norm(net, path, dim, elements, depth)
         if groups > 1:
             net.elementwise("add", f"{path}.residual", elements, inputs=2, count=depth)

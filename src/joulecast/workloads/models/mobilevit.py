@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from joulecast.workloads.config import Config
 from joulecast.workloads.models.convolutional import Size, conv_norm_act, mean_pool, vision_info
+from joulecast.workloads.models.mobilenet import eighths
 from joulecast.workloads.models.net import Net, activation, no_generation
 from joulecast.workloads.models.vision import Tower, classifier, emit_layers, image_notes, image_size
 from joulecast.workloads.request import Request
@@ -64,7 +65,7 @@ def _inverted(
     count: int = 1,
 ) -> Size:
     """Inverted residuals: widen, filter each channel by itself, narrow."""
-    wide = _eighths(inputs * wider)
+    wide = eighths(inputs * wider)
     conv_norm_act(net, f"{layer}.expand", batch, (inputs, wide), size, 1, act=act, count=count)
     out = conv_norm_act(
         net, f"{layer}.depthwise", batch, (wide, wide), size, 3, stride=stride, groups=wide, act=act, count=count
@@ -73,12 +74,6 @@ def _inverted(
     if stride == 1 and inputs == outputs:
         net.elementwise("add", f"{layer}.residual", batch * outputs * out[0] * out[1], inputs=2, count=count)
     return out
-
-
-def _eighths(width: float) -> int:
-    """`width` rounded to a multiple of 8, never down by more than a tenth."""
-    rounded = max(8, int(width + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * width else rounded
 
 
 def _mobile_block(
