@@ -87,7 +87,7 @@ def validate(
     InputError
         If there is nothing to score at `path`, or nothing of what was asked for.
     """
-    from joulecast import __version__
+    from importlib.metadata import version
 
     check_path(path)
     with_kernels = only != "passes" and holds_kernels(path)
@@ -133,7 +133,7 @@ def validate(
         raise InputError(f"nothing to score in {shortened(path)}: it has none of what was asked for")
     document: dict[str, Any] = {
         "schema": SCHEMA,
-        "settings": {"version": __version__, "sample": sample, "train_rows": train_rows, "seed": seed},
+        "settings": {"version": version("joulecast"), "sample": sample, "train_rows": train_rows, "seed": seed},
         **(kernel_tables(rows) if rows is not None else {}),
         "repeats": repeated,
     }
