@@ -27,7 +27,7 @@ from joulecast.validation.knowledge import SHIPPED, kept, left_out, without_gpu,
 from joulecast.validation.metrics import LEAST_ROWS_OF_A_BIN, bands, density, metrics, repeat_floor, size_class
 from joulecast.validation.passes import EAGER, run_pass, score_passes
 from joulecast.validation.read import read_batches, read_table
-from joulecast.validation.summary import headline
+from joulecast.validation.summary import headline, repeats
 
 GPU = "h100_sxm"
 NOISE = 0.05
@@ -390,3 +390,26 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys, arguments, 
     assert err.startswith("joulecast: ")
     assert err.count("\n") == 1
     assert words in err
+
+
+def test_models_of_like_widths_are_repeats_of_each_other(tmp_path: Path):
+    n = 120
+    words = ["deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1", "zai-org/GLM-5"]
+    pl.DataFrame(
+        {
+            "gpu": [GPU] * 3 * n,
+            "op": ["mla_module_generation"] * 3 * n,
+            "model": [word for word in words for _ in range(n)],
+            "batch_size": list(range(1, n + 1)) * 3,
+            "query_len": [1] * 3 * n,
+            "past_len": [4096] * 3 * n,
+            "num_heads": [128] * 3 * n,
+            "latency_ms": [0.9] * n + [1.1] * n + [5.0] * n,
+        }
+    ).write_parquet(tmp_path / "t.parquet")
+    batches = list(read_batches(tmp_path / "t.parquet", kinds=None, gpus=None, most_rows=1000, seed=0))
+    (found,) = repeats(batches)
+    assert found["rows"] == 2 * n  # the third model is another operation
+    assert found["time"] == pytest.approx(0.1 * math.sqrt(2))
+    assert found["power_rows"] == 0
+    assert math.isnan(found["power"])

@@ -228,12 +228,12 @@ def _detailed(name: str, row: Row) -> tuple[str, ...]:
 def _repeats(found: Sequence[Row]) -> list[str]:
     if not found:
         return []
-    rows = [(row["kind"], row["gpu"], whole(row["rows"]), percent(row["floor"])) for row in found]
+    rows = [(row["kind"], row["gpu"], whole(row["rows"]), percent(row["time"]), percent(row["power"])) for row in found]
     return [
         "## What repeats differ by",
         "Some operations were measured more than once under like conditions. They differ by this much from their mean, "
         "so no prediction could have a lower mean error on them.",
-        markdown(("operation", "GPU", "repeated rows", "mean difference"), rows, "llrr"),
+        markdown(("operation", "GPU", "repeated rows", "time", "power, A and B"), rows, "llrrr"),
     ]
 
 
