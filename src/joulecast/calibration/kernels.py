@@ -188,7 +188,9 @@ def fit_pool(pool: Pool, seed: int = 0) -> dict[str, TimeCoefficients]:
     clock = pool.gpu.clock_max_mhz
 
     def fit(part: Pool) -> dict[str, TimeCoefficients]:
-        return fit_time(part.work, part.gpu, part.time_s, clock, source=part.source, host_bound=part.host_bound, seed=seed)
+        return fit_time(
+            part.work, part.gpu, part.time_s, clock, source=part.source, host_bound=part.host_bound, seed=seed
+        )
 
     left_out = free.take(free.fold == 0)
     trial = predicted_s(left_out, fit(free.take(free.fold != 0)))

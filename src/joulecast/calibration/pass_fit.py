@@ -28,7 +28,7 @@ from joulecast.gpus import Gpu, load_gpu
 Floats = npt.NDArray[np.float64]
 
 #: How sources name whole passes: such coefficients build on those of kernels alone.
-PASSES = "efficiencies"
+PASSES = "on efficiencies"
 
 #: Kernels that take less than this share of every pass keep what kernel tables say of them.
 _LEAST_SHARE = 0.02
@@ -100,15 +100,17 @@ def coefficients_of(
         if most < _LEAST_SHARE:
             continue
         base = time_coefficients(gpu, *key.split("/", 2))
-        time[key] = replace(
-            base,
-            scale=base.scale * fit.scale[key],
-            provenance="fitted",
-            source=f"{source}; {PASSES} {base.source}",
-            rows=rows,
-            error=float(np.mean(np.abs(errors.time))),
-            spread90=float(np.quantile(np.abs(np.log1p(errors.time)), 0.9)),
-        )
+        scaled = replace(base, pass_scale=fit.scale[key])
+        if base.provenance != "fitted":
+            scaled = replace(
+                scaled,
+                provenance="fitted",
+                source=f"{source}; {PASSES} {base.source}",
+                rows=rows,
+                error=float(np.mean(np.abs(errors.time))),
+                spread90=float(np.quantile(np.abs(np.log1p(errors.time)), 0.9)),
+            )
+        time[key] = scaled
     start = default_power(gpu)
     energies = fit.energies
     tensor = energies["tensor"] / start.tensor_pj["bf16"]

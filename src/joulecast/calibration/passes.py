@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients, TimeCoefficients
+from joulecast.coefficients.schema import PowerCoefficients
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
@@ -18,7 +18,7 @@ from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
 from joulecast.physics.host import MODULES, operations_started
 from joulecast.physics.power import core_scale
-from joulecast.physics.price import concatenated, price, take
+from joulecast.physics.price import price
 from joulecast.physics.timeline import pass_time_s
 from joulecast.physics.timing import duration_s
 from joulecast.workloads.energaizer import as_precision, read_trace
@@ -242,7 +242,7 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
         scale = float(core_scale(run.clock_mhz, gpu, power))
         for table in lowered.tables.values():
             shapes = OpTable(table.kind, {k: v for k, v in table.columns.items() if k not in COMMON})
-            priced = price(shapes, gpu, conditions, power=power)
+            priced = price(shapes, gpu, conditions, power=power, pass_scales=False)
             count = table["count"] * repeats[table["pass_id"]]
             seconds = duration_s(priced.times, gpu, run.clock_mhz)
             for code, group in enumerate(priced.work.groups):

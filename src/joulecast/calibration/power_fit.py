@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.calibration.tables import QUALITIES, Measured, read_kernel_tables
 from joulecast.calibration.kernels import shape_fold
+from joulecast.calibration.tables import QUALITIES, Measured, read_kernel_tables
 from joulecast.coefficients.schema import PowerCoefficients
 from joulecast.coefficients.transfer import default_power
 from joulecast.gpus import Gpu, load_gpu
@@ -62,8 +62,9 @@ class PowerRows:
 def power_rows(batches: list[Measured], gpu: Gpu, seed: int = 0) -> PowerRows:
     """Rows of trusted power under the limit, as sums over parameters, at the highest clock and measured time."""
     generator = np.random.default_rng(seed)
-    names = ["idle_w", "clocked_w", "active_w", *(f"tensor.{m}" for m in MATHS), *(f"cuda.{m}" for m in MATHS), "sfu", "shared", "l2",
-             "dram"]  # fmt: skip
+    names = ["idle_w", "clocked_w", "active_w"]
+    names += [f"{unit}.{math}" for unit in ("tensor", "cuda") for math in MATHS]
+    names += ["sfu", "shared", "l2", "dram"]
     terms, power, weight, limit, fold = [], [], [], [], []
     for batch in batches:
         trusted = np.isin(batch.quality, [QUALITIES.index(q) for q in _WEIGHT])

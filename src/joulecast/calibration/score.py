@@ -38,7 +38,9 @@ def score_batch(batch: Measured, folds: int = 5) -> Iterator[tuple[str, Floats, 
     gpu = load_gpu(batch.gpu)
     work = family_of(batch.table.kind).work(batch.table, gpu, batch.conditions)
     clock = gpu.clock_max_mhz
-    fold = hash_fold([column for name, column in sorted(batch.table.columns.items()) if column.dtype.kind == "f"], folds)
+    fold = hash_fold(
+        [column for name, column in sorted(batch.table.columns.items()) if column.dtype.kind == "f"], folds
+    )
     train, test = np.flatnonzero(fold != 0), np.flatnonzero(fold == 0)
     fitted = fit_time(take_work(work, train), gpu, batch.time_s[train], clock, source="", host_bound=batch.host_bound)
     for code, group in enumerate(work.groups):

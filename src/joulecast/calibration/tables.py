@@ -144,7 +144,7 @@ def measured_frame(frame: pl.DataFrame, kind_name: str) -> Iterator[Measured]:
             if "power_quality" in part.columns
             else np.full(n, len(QUALITIES) - 1)
         )
-        limit = part["power_limit_w"].drop_nulls() if "power_limit_w" in part.columns else []
+        limit: Any = part["power_limit_w"].drop_nulls() if "power_limit_w" in part.columns else []
         engine = str(meta["framework"]).replace("nccl-tests", "nccl")
         yield Measured(
             gpu=resolve(str(meta["gpu"]))[0].name,
@@ -225,7 +225,8 @@ def _vidur(folder: Path) -> Iterator[Measured]:
         inner = t["intermediate_size"] / tp
         gates = 1 + t["use_gated_mlp"]
         known: dict[str, tuple[str, dict[str, Any]]] = {
-            "attn_pre_proj": ("gemm", {"m": tokens, "n": (t["n_head"] / tp + 2 * kv_heads) * head_dim, "k": hidden}),
+            "attn_pre_proj": (
+                "gemm", {"m": tokens, "n": (t["n_head"] / tp + 2 * kv_heads) * head_dim, "k": hidden}),
             "attn_post_proj": ("gemm", {"m": tokens, "n": hidden, "k": hidden / tp}),
             "mlp_up_proj": ("gemm", {"m": tokens, "n": inner * gates, "k": hidden}),
             "mlp_down_proj": ("gemm", {"m": tokens, "n": hidden, "k": inner}),

@@ -35,7 +35,9 @@ class TimeCoefficients:
         it can take between two clock readings, and the part of it before the kernel starts. Needed to compare
         with measured times; no part of the kernel's. [us]
     scale : float
-        Factor on the time that whole passes of models show, beside what kernels alone show.
+        Factor on the time that steps of whole networks show, where kernels alone were not measured.
+    pass_scale : float
+        Factor on the time inside whole passes of models, beside what benchmarks of kernels show.
     provenance : str
         One of `PROVENANCES`.
     source : str
@@ -63,6 +65,7 @@ class TimeCoefficients:
     host_us: float = 0.0
     host_lead_us: float = 0.0
     scale: float = 1.0
+    pass_scale: float = 1.0
     provenance: str = "spec sheet"
     source: str = "defaults for a GPU without measured kernels"
     rows: int = 0

@@ -92,6 +92,7 @@ def price(
     time: dict[str, TimeCoefficients] | None = None,
     exclude: tuple[str, ...] = (),
     corrections: Mapping[str, CorrectionModel] | None = None,
+    pass_scales: bool = True,
 ) -> Priced:
     """Price the operations of `table` on `gpu`.
 
@@ -108,6 +109,8 @@ def price(
         GPUs whose shipped coefficients may not be used.
     corrections : mapping of str to CorrectionModel, optional
         By family, in place of the shipped ones; a family that is absent goes without.
+    pass_scales : bool
+        Whether operations that stream (`Conditions.residency`) take the factors found on whole passes.
 
     Returns
     -------
@@ -120,7 +123,8 @@ def price(
         or time_coefficients(gpu, work.family, conditions.engine, group, exclude=exclude)
         for group in work.groups
     ]
-    scale = np.array([one.scale for one in per_group])[work.group]
+    in_pass = pass_scales and conditions.residency == "stream"
+    scale = np.array([one.scale * (one.pass_scale if in_pass else 1.0) for one in per_group])[work.group]
     times = module_times(work, gpu, parameters_by_row(per_group, work.group), scale)
     if corrections is None:
         times, distance = correct(work, times, gpu, exclude, engine=conditions.engine)

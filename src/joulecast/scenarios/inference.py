@@ -136,6 +136,8 @@ def predict_workload(
             f"needs {memory.needed_gb:.1f} GB of memory where {described.name} has {memory.available_gb:.1f} GB: "
             "it would not run"
         )
+    if limit > described.power_limit_max_w:
+        warnings.append(f"{described.name} can't be set above {described.power_limit_max_w:g} W, {limit:g} W were asked for")
     if any(run.clock_mhz <= described.clock_min_mhz * 1.01 and run.throttled for run in runs.values()):
         warnings.append(f"the power limit of {limit:g} W is exceeded even at the lowest clock")
     return parts.prediction(memory, host, tuple(warnings))

@@ -61,7 +61,10 @@ def from_config(config: Mapping[str, Any], request: Request | None = None, name:
     build = builder(model_type)
     if build is None:
         _refuse_type(model_type, called)
-    return build(Config(config, called), asked)
+    workload = build(Config(config, called), asked)
+    if asked.image_size is not None and "image_size" not in workload.info:
+        raise InputError(f"image_size does not apply to {workload.name}, which takes no images")
+    return workload
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
