@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import InputError, shortened
+from joulecast.errors import InputError, MissingExtraError, shortened
 from joulecast.validation.kernels import TRAIN_ROWS, score_kernels
 from joulecast.validation.passes import ScoredPass, score_passes
 from joulecast.validation.read import check_path, holds_kernels, holds_passes, read_batches
@@ -87,9 +89,37 @@ def validate(
     InputError
         If there is nothing to score at `path`, or nothing of what was asked for.
     """
+    check_path(path)
+    with _one_thread():
+        return _validated(path, protocols, only, kinds, gpus, sample, train_rows, seed, jobs, tell)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep linear algebra to one thread: its matrices are small, and threads that wait for each other cost more."""
+    try:
+        limits = import_module("threadpoolctl").threadpool_limits
+        import_module("scipy")
+    except ImportError:
+        raise MissingExtraError("validating", "calibrate") from None
+    with limits(limits=1):
+        yield
+
+
+def _validated(
+    path: Path,
+    protocols: Sequence[str],
+    only: str | None,
+    kinds: Sequence[str] | None,
+    gpus: Sequence[str] | None,
+    sample: int,
+    train_rows: int,
+    seed: int,
+    jobs: int,
+    tell: Callable[[str, float], None],
+) -> Validation:
     from importlib.metadata import version
 
-    check_path(path)
     with_kernels = only != "passes" and holds_kernels(path)
     folder = None if only == "kernels" or kinds is not None else holds_passes(path)
     rows: pl.DataFrame | None = None
