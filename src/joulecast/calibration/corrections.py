@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +21,7 @@ from joulecast.calibration.time_fit import HOST_PARAMETERS, Floats, take_work
 from joulecast.coefficients import transfer
 from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import TimeCoefficients
+from joulecast.gpus import gpu_names
 from joulecast.kernels.registry import families
 from joulecast.physics.correction import correction_factor
 from joulecast.physics.timing import duration_s, measured_s, module_times, parameters_by_row
@@ -24,7 +29,10 @@ from joulecast.physics.timing import duration_s, measured_s, module_times, param
 Fits = Mapping[str, TimeCoefficients]
 
 #: Rows of one table that are looked at: a correction learns from more than a fit of a few numbers does.
-ROWS_OF_BATCH = 90_000
+ROWS_OF_BATCH = 32_000
+
+#: Small matrices are multiplied faster by one thread; families share the cores instead.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 #: A group with so many rows gets a network of its own.
 FEWEST_ROWS_OF_PART = 8_000
@@ -88,7 +96,7 @@ def batch_of(pool: Pool, fits: Fits, rows: Any = None) -> CorrectionBatch | None
 
 
 def train(
-    measured: Sequence[tuple[Pool, Fits]], *, held_out: bool = False, most_rows: int = 90_000, seed: int = 0
+    measured: Sequence[tuple[Pool, Fits]], *, held_out: bool = False, most_rows: int = 32_000, seed: int = 0
 ) -> CorrectionModel | None:
     """The correction of one family from its pools and their fits; None where there are too few rows.
 
@@ -122,7 +130,7 @@ def train(
 def _fitted(batches: list[CorrectionBatch], most_rows: int, seed: int) -> CorrectionModel:
     """A network of a size that its rows can fill."""
     rows = sum(min(len(batch.time_s), most_rows) for batch in batches)
-    hidden, epochs = ((128, 96), 45) if rows > 60_000 else ((96, 64), 80) if rows > 15_000 else ((48, 32), 120)
+    hidden, epochs = ((128, 96), 36) if rows > 60_000 else ((96, 64), 80) if rows > 15_000 else ((48, 32), 120)
     return fit_correction(batches, hidden=hidden, epochs=epochs, most_rows=most_rows, seed=seed)
 
 
@@ -207,18 +215,34 @@ def train_corrections(
     CorrectionModel, list of Corrected
         The model was trained on all shapes, the errors are those of a model that had not seen theirs.
     """
-    for name, kinds in family_kinds().items():
-        if names and name not in names:
-            continue
-        measured = [(pool, _of_pool(fits_of(pool.gpu.name), pool)) for pool in pools(folder, kinds, ROWS_OF_BATCH)]
-        trial = train(measured, held_out=True)
-        model = train(measured)
-        if trial is None or model is None:
-            continue
-        scores = [one for pool, fits in measured for one in score(trial, pool, fits)]
-        for one in scores:
-            tell(one.line())
-        yield model, scores
+    wanted = [name for name in family_kinds() if not names or name in names]
+    fits = {name: dict(fits_of(name)) for name in gpu_names()}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=get_context("spawn")) as workers:
+        for found in workers.map(_train_family, wanted, repeat(folder), repeat(fits)):
+            if found is None:
+                continue
+            model, scores = found
+            for one in scores:
+                tell(one.line())
+            yield model, scores
+
+
+def _train_family(name: str, folder: Path, fits: Mapping[str, Fits]) -> tuple[CorrectionModel, list[Corrected]] | None:
+    """One family in a process of its own."""
+    kinds = family_kinds()[name]
+    measured = [(pool, _of_pool(fits[pool.gpu.name], pool)) for pool in pools(folder, kinds, ROWS_OF_BATCH)]
+    trial = train(measured, held_out=True)
+    model = train(measured)
+    if trial is None or model is None:
+        return None
+    return _plain(model), [one for pool, known in measured for one in score(trial, pool, known)]
+
+
+def _plain(model: CorrectionModel) -> CorrectionModel:
+    """The model with its mappings as dictionaries, which can be sent from process to process."""
+    parts = {group: _plain(part) for group, part in model.parts.items()}
+    return replace(model, own=dict(model.own), parts=parts)
 
 
 def _of_pool(fits: Fits, pool: Pool) -> Fits:

@@ -53,6 +53,9 @@ class Priced:
         Half the width of the 90 % interval of the time, in natural logarithms.
     distance : ndarray
         How far each row is from the rows that the fit saw; 0 inside.
+    host_us, host_lead_us : ndarray
+        Least time between two readings of a host's clock around one launch, and the part before the kernel starts
+        (`joulecast.physics.timing.measured_s`); 0 where no launch by a host was measured. [us]
     """
 
     work: KernelWork
@@ -63,6 +66,8 @@ class Priced:
     provenance: npt.NDArray[np.intp]
     time_spread: Floats
     distance: Floats
+    host_us: Floats
+    host_lead_us: Floats
 
     def __len__(self) -> int:
         return len(self.work)
@@ -145,6 +150,8 @@ def price(
         provenance=kept[work.group],
         time_spread=widened(spread[work.group], distance),
         distance=distance,
+        host_us=np.array([one.host_us for one in per_group])[work.group],
+        host_lead_us=np.array([one.host_lead_us for one in per_group])[work.group],
     )
 
 
