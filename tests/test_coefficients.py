@@ -282,7 +282,7 @@ def calibrated(monkeypatch):
 
     def put(*several):
         own = {one.gpu: one for one in several}
-        monkeypatch.setattr(store, "shipped", lambda: tuple(sorted(own)))
+        monkeypatch.setattr(store, "known", lambda: tuple(sorted(own)))
         monkeypatch.setattr(store, "load", functools.cache(own.get))
         transfer.forget()
 

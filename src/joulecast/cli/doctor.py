@@ -87,7 +87,7 @@ def calibrated() -> list[dict[str, Any]]:
     from joulecast.coefficients import store
 
     rows: list[dict[str, Any]] = []
-    for name in store.shipped():
+    for name in store.known():
         coefficients = store.load(name)
         if coefficients is None:
             continue

@@ -61,7 +61,7 @@ def _catalogue() -> list[dict[str, Any]]:
     from joulecast.coefficients import store
     from joulecast.gpus import gpu_names, load_gpu
 
-    calibrated = set(store.shipped())
+    calibrated = set(store.known())
     return [
         {
             "gpu": gpu.name,

@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.coefficients import places
 from joulecast.errors import InputError
 
 SCHEMA = 1
@@ -64,12 +64,9 @@ class CorrectionModel:
 
 @cache
 def load_correction(family: str) -> CorrectionModel | None:
-    """Shipped correction of `family`, or None where it has none."""
-    path = resources.files("joulecast.coefficients") / "data" / f"correction_{family}.npz"
-    if not path.is_file():
-        return None
-    with resources.as_file(path) as real:
-        return read_correction(real)
+    """Correction of `family`, the user's or the shipped one, or None where it has none."""
+    path = places.found(f"correction_{family}.npz")
+    return None if path is None else read_correction(path)
 
 
 def read_correction(path: Path) -> CorrectionModel:

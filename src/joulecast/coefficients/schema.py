@@ -166,6 +166,34 @@ class HostCoefficients:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """Where a file comes from, for a reader.
+
+    Attributes
+    ----------
+    version : str
+        Of joulecast.
+    date : str
+        ``YYYY-MM-DD``; empty in files that are rebuilt.
+    seed : int
+    sources : str
+        Tables, with the frameworks and versions in them.
+    rows, set_aside : int
+        Measured rows in the fits, and those that the audit set aside.
+    residuals : mapping of str to float
+        Mean absolute relative error of left-out rows by kernel family, and of ``power``.
+    """
+
+    version: str = ""
+    date: str = ""
+    seed: int = 0
+    sources: str = ""
+    rows: int = 0
+    set_aside: int = 0
+    residuals: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class GpuCoefficients:
     """All fitted numbers of one GPU.
 
@@ -178,9 +206,12 @@ class GpuCoefficients:
         None where no power of this GPU was ever fitted.
     host : HostCoefficients or None
         The host that this GPU's runs were measured on.
+    calibration : Calibration or None
+        Where the file comes from.
     """
 
     gpu: str
     time: Mapping[str, TimeCoefficients] = field(default_factory=lambda: MappingProxyType({}))
     power: PowerCoefficients | None = None
     host: HostCoefficients | None = None
+    calibration: Calibration | None = None

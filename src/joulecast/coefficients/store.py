@@ -10,14 +10,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from joulecast.coefficients import places
 from joulecast.coefficients.schema import (
     PROVENANCES,
     SCHEMA,
+    Calibration,
     GpuCoefficients,
     HostCoefficients,
     PowerCoefficients,
@@ -25,7 +26,7 @@ from joulecast.coefficients.schema import (
 )
 from joulecast.errors import InputError, UnknownNameError, shortened
 
-Record = TypeVar("Record", TimeCoefficients, PowerCoefficients, HostCoefficients)
+Record = TypeVar("Record", TimeCoefficients, PowerCoefficients, HostCoefficients, Calibration)
 
 #: Letters of which TOML keys need no quotes.
 _BARE = string.ascii_letters + string.digits + "_-"
@@ -33,17 +34,46 @@ _BARE = string.ascii_letters + string.digits + "_-"
 
 def shipped() -> tuple[str, ...]:
     """Names of the GPUs that coefficients are shipped for."""
-    folder = resources.files("joulecast.coefficients") / "data"
-    return tuple(sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".toml")))
+    return places.gpus_in(places.shipped_folder())
+
+
+def known() -> tuple[str, ...]:
+    """Names of the GPUs that there are coefficients for, shipped or the user's."""
+    return tuple(sorted({name for folder in places.folders() for name in places.gpus_in(folder)}))
 
 
 @cache
 def load(gpu_name: str) -> GpuCoefficients | None:
-    """Shipped coefficients of the GPU called `gpu_name`, or None where it was never calibrated."""
-    path = resources.files("joulecast.coefficients") / "data" / f"{gpu_name}.toml"
-    if not path.is_file():
-        return None
-    return parse(path.read_text(encoding="utf-8"), f"coefficients of {gpu_name}")
+    """Coefficients of the GPU called `gpu_name`, or None where it was never calibrated.
+
+    What the user's folder has wins over what is shipped, key by key.
+
+    Raises
+    ------
+    InputError
+        If the user's file can't be used.
+    """
+    merged: GpuCoefficients | None = None
+    for folder in reversed(places.folders()):
+        path = folder / f"{gpu_name}.toml"
+        if not path.is_file():
+            continue
+        one = read(path)
+        if one.gpu != gpu_name:
+            raise InputError(f"{path} holds coefficients of {shortened(one.gpu)!r}: call it {shortened(one.gpu)}.toml")
+        merged = one if merged is None else overlaid(merged, one)
+    return merged
+
+
+def overlaid(base: GpuCoefficients, above: GpuCoefficients) -> GpuCoefficients:
+    """`base` with everything that `above` has in its place."""
+    return GpuCoefficients(
+        above.gpu,
+        MappingProxyType({**base.time, **above.time}),
+        above.power or base.power,
+        above.host or base.host,
+        above.calibration or base.calibration,
+    )
 
 
 def read(path: Path) -> GpuCoefficients:
@@ -83,12 +113,17 @@ def parse(text: str, name: str) -> GpuCoefficients:
         MappingProxyType(time),
         _fields(PowerCoefficients, data["power"], f"{name}: power") if "power" in data else None,
         _fields(HostCoefficients, data["host"], f"{name}: host") if "host" in data else None,
+        _fields(Calibration, data["calibration"], f"{name}: calibration") if "calibration" in data else None,
     )
 
 
 def dump(coefficients: GpuCoefficients) -> str:
     """The text of a coefficient file: TOML, numbers to five significant digits, keys sorted."""
     lines = [f"schema = {SCHEMA}", f"gpu = {_text(coefficients.gpu)}"]
+    if coefficients.calibration is not None:
+        values = asdict(coefficients.calibration)
+        residuals = values.pop("residuals")
+        lines += ["", "[calibration]", *_pairs(values), "", "[calibration.residuals]", *_pairs(residuals)]
     if coefficients.host is not None:
         lines += ["", "[host]", *_pairs(asdict(coefficients.host))]
     if coefficients.power is not None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+
 from joulecast.bounds.dtypes import CODES as _FORMATS
-from joulecast.coefficients import store
+from joulecast.coefficients import corrections, store
+from joulecast.coefficients.intervals import UNLIKE_KNOTS, load_intervals
 from joulecast.coefficients.schema import (
     GpuCoefficients,
     HostCoefficients,
     PowerCoefficients,
     TimeCoefficients,
 )
+from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 
 #: Architectures in order of time and likeness; the distance between two is how far apart they stand.
@@ -68,12 +73,16 @@ def group_distance(a: str, b: str) -> float:
 def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> tuple[tuple[float, Gpu, GpuCoefficients], ...]:
     """Calibrated GPUs, nearest first, with their distance; the GPU itself (what-if changes aside) is at 0."""
     found = []
-    for name in store.shipped():
+    for name in store.known():
         coefficients = store.load(name)
         if name in exclude or coefficients is None:
             continue
-        other = load_gpu(name)
-        found.append((0.0 if name == gpu.name.split("+")[0] else distance(gpu, other) + 1e-3, other, coefficients))
+        itself = name == gpu.name.split("+")[0]
+        try:
+            other = gpu if itself else load_gpu(name)
+        except UnknownNameError:  # of a user's own GPU, another one than this
+            continue
+        found.append((0.0 if itself else distance(gpu, other) + 1e-3, other, coefficients))
     return tuple(sorted(found, key=lambda item: item[0]))
 
 
@@ -98,27 +107,75 @@ def time_coefficients(
     TimeCoefficients
         ``provenance`` is ``fitted`` only for the GPU's own of the same engine and group.
     """
+    found = nearest(gpu, family, engine, group, exclude=exclude)
+    if found is None:
+        return TimeCoefficients()
+    if found.unlike == 0:
+        return found.fitted
+    half_width = transferred_half_width(family, found.unlike, found.fitted.spread90)
+    return replace(
+        found.fitted,
+        provenance="transferred",
+        source=f"from {found.key} of {found.gpu}",
+        error=found.fitted.error + 0.4 * (half_width - found.fitted.spread90),
+        spread90=half_width,
+    )
+
+
+@dataclass(frozen=True)
+class Donor:
+    """Coefficients to use where a GPU has none of its own: whose they are, and how unlike what they are for."""
+
+    unlike: float
+    key: str
+    gpu: str
+    fitted: TimeCoefficients
+
+
+def nearest(
+    gpu: Gpu, family: str, engine: str, group: str, *, exclude: tuple[str, ...] = (), own: bool = True
+) -> Donor | None:
+    """The fitted coefficients of a family that are least unlike what is asked for; None where it has none.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    family, engine, group : str
+    exclude : tuple of str
+        GPUs whose coefficients may not be used.
+    own : bool
+        Whether the very coefficients asked for may be used, where `gpu` has them.
+    """
     choices = []
     for far, other, coefficients in relatives(gpu, exclude):
         for key, fitted in coefficients.time.items():
             its_family, its_engine, its_group = key.split("/", 2)
             if its_family == family:
-                unlike = group_distance(its_group, group) + (its_engine != engine) * 0.4
-                choices.append((far + unlike, key, other.name, fitted))
-    if not choices:
-        return TimeCoefficients()
-    unlike, key, name, fitted = min(choices, key=lambda choice: choice[:3])
-    if unlike == 0:
-        return fitted
-    what = f"from {key} of {name}"
-    wider = 0.06 * (1 + min(unlike, 6.0))
-    return replace(
-        fitted,
-        provenance="transferred",
-        source=what,
-        error=fitted.error + wider,
-        spread90=fitted.spread90 + 2.0 * wider,
-    )
+                unlike = far + group_distance(its_group, group) + (its_engine != engine) * 0.4
+                if own or unlike > 0:
+                    choices.append((unlike, key, other.name, fitted))
+    return Donor(*min(choices, key=lambda choice: choice[:3])) if choices else None
+
+
+def transferred_half_width(family: str, unlike: float, spread90: float) -> float:
+    """Half-width of the interval of a time from coefficients of a relative. Natural logarithm.
+
+    Parameters
+    ----------
+    family : str
+    unlike : float
+        Of donor and receiver, by GPU, group and engine.
+    spread90 : float
+        Half-width where the coefficients were fitted; the result is no less.
+    """
+    known = load_intervals()
+    added = interpolated(unlike, UNLIKE_KNOTS, known.transfer)
+    return max(spread90, known.family(family).transfer * math.hypot(spread90, added))
+
+
+def interpolated(x: float, knots: tuple[float, ...], values: tuple[float, ...]) -> float:
+    """Value at `x` of a curve through `values` at `knots`, straight between them and level outside."""
+    return float(np.interp(x, knots, values))
 
 
 #: Energy of DRAM and its interface by memory type, relative to HBM2e: HBM needs less a bit than GDDR.
@@ -155,6 +212,7 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
     dram = _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3) / _DRAM_ENERGY.get(other.dram_type.upper(), 1.3)
     drive = node * gpu.sm_count * gpu.rate_clock_mhz / (other.sm_count * other.rate_clock_mhz)
     idle_w, clocked_w = static_parts_w(gpu)
+    half_width = math.hypot(donor.spread90, interpolated(far, UNLIKE_KNOTS, load_intervals().power_transfer))
     return replace(
         donor,
         idle_w=idle_w,
@@ -168,8 +226,8 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
         dram_pj=donor.dram_pj * dram,
         provenance="transferred",
         source=f"rescaled from {other.name}",
-        error=donor.error + 0.05 * (1 + min(far, 6.0)),
-        spread90=donor.spread90 + 0.1 * (1 + min(far, 6.0)),
+        error=donor.error + 0.4 * (half_width - donor.spread90),
+        spread90=half_width,
     )
 
 
@@ -227,5 +285,7 @@ def host_coefficients(gpu: Gpu) -> HostCoefficients:
 def forget() -> None:
     """Drop what was looked up, after coefficient files changed on disk."""
     store.load.cache_clear()
+    corrections.load_correction.cache_clear()
+    load_intervals.cache_clear()
     for cached in (relatives, time_coefficients, power_coefficients, host_coefficients):
         cached.cache_clear()

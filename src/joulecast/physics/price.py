@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients.corrections import CorrectionModel
+from joulecast.coefficients.intervals import SIZE_KNOTS_S, load_intervals
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import power_coefficients, time_coefficients
 from joulecast.gpus import Gpu
@@ -27,7 +28,7 @@ from joulecast.physics.timing import (
     module_times,
     parameters_by_row,
 )
-from joulecast.physics.uncertainty import widened
+from joulecast.physics.uncertainty import by_size, widened
 from joulecast.workloads.table import OpTable
 
 Floats = npt.NDArray[np.float64]
@@ -51,6 +52,10 @@ class Priced:
         Of each row's time, an index into `joulecast.coefficients.schema.PROVENANCES`.
     time_spread : ndarray
         Half the width of the 90 % interval of the time, in natural logarithms.
+    power_spread : ndarray
+        The same of the power, where no limit sets it.
+    energy_factor : ndarray
+        On the half-width of the energy beside that of independent time and power.
     distance : ndarray
         How far each row is from the rows that the fit saw; 0 inside.
     host_us, host_lead_us : ndarray
@@ -65,6 +70,8 @@ class Priced:
     power: PowerCoefficients
     provenance: npt.NDArray[np.intp]
     time_spread: Floats
+    power_spread: Floats
+    energy_factor: Floats
     distance: Floats
     host_us: Floats
     host_lead_us: Floats
@@ -140,7 +147,9 @@ def price(
         distance = np.zeros(len(work))
     power = power or power_coefficients(gpu, exclude=exclude)
     kept = np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)
-    spread = np.array([one.spread90 for one in per_group])
+    spread = np.array([one.spread90 for one in per_group])[work.group]
+    width = load_intervals().family(work.family)
+    spread = spread * by_size(rough_s(times, gpu), SIZE_KNOTS_S, width.size)
     return Priced(
         work=work,
         times=times,
@@ -148,11 +157,20 @@ def price(
         gpu=gpu,
         power=power,
         provenance=kept[work.group],
-        time_spread=widened(spread[work.group], distance),
+        time_spread=widened(spread, distance, width.hull),
+        power_spread=np.full(len(work), power.spread90 * width.power),
+        energy_factor=np.full(len(work), width.energy),
         distance=distance,
         host_us=np.array([one.host_us for one in per_group])[work.group],
         host_lead_us=np.array([one.host_lead_us for one in per_group])[work.group],
     )
+
+
+def rough_s(times: ModuleTimes, gpu: Gpu) -> Floats:
+    """Sum of the parts of each operation's time at the highest clock: its size, quickly. [s]"""
+    cycles = times.fixed_cycles + times.core_total_cycles + times.serial_cycles
+    moved = times.dram_bytes + times.serial_dram_bytes
+    return times.fixed_s + times.link_s + cycles / (gpu.clock_max_mhz * 1e6) + moved / (gpu.dram_gb_s * 1e9)
 
 
 def at_clock(priced: Priced, clock_mhz: Any) -> tuple[Floats, Floats]:
@@ -191,6 +209,17 @@ def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any) -> Settled:
         clock[over] = settled
         time_s[over], power_w[over] = at_clock(few, settled)
     return Settled(time_s, power_w, clock, throttled)
+
+
+def half_widths(priced: Priced, settled: Settled) -> tuple[Floats, Floats, Floats]:
+    """Half the width of the 90 % intervals of time, power and energy of each operation, in natural logarithms.
+
+    Where the limit sets the power, that is known well, and what is not known of it shows in clock and time.
+    """
+    known = load_intervals()
+    power = np.where(settled.throttled, known.capped_power, priced.power_spread)
+    time = np.where(settled.throttled, np.hypot(priced.time_spread, known.capped_time), priced.time_spread)
+    return time, power, priced.energy_factor * np.hypot(time, power)
 
 
 #: Of parts that take nearly the longest, the one to name: what a reader can do something about comes first.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 
-def widened(spread: Any, distance: Any) -> Floats:
+def widened(spread: Any, distance: Any, growth: Any = 2.0) -> Floats:
     """Half-width of an interval outside the hull of the data.
 
     Parameters
@@ -19,13 +19,33 @@ def widened(spread: Any, distance: Any) -> Floats:
         Half-width inside the hull, in natural logarithms.
     distance : array_like
         Distance from the data, 0 inside, about 1 where the learned correction has faded.
+    growth : array_like
+        How many times `spread` is added far outside (`joulecast.coefficients.intervals.FamilyIntervals.hull`).
 
     Returns
     -------
     ndarray
-        Half-width, growing with the distance up to three times the inner one. Natural logarithms.
+        Half-width, growing with the distance up to ``1 + growth`` times the inner one. Natural logarithms.
     """
-    return np.asarray(np.asarray(spread) * (1.0 + 2.0 * np.tanh(np.asarray(distance))))
+    return np.asarray(np.asarray(spread) * (1.0 + np.asarray(growth) * np.tanh(np.asarray(distance))))
+
+
+def by_size(time_s: Any, knots_s: Any, factors: Any) -> Floats:
+    """Factor on a half-width for the size of an operation: short ones are bound by what varies most.
+
+    Parameters
+    ----------
+    time_s : array_like
+        Rough time of each operation. [s]
+    knots_s, factors : array_like, shape (k,)
+        Times and the factors at them; between them it goes straight in the logarithm of time, outside it is level.
+
+    Returns
+    -------
+    ndarray
+    """
+    logs = np.log(np.maximum(np.asarray(time_s, dtype=np.float64), 1e-12))
+    return np.asarray(np.interp(logs, np.log(np.asarray(knots_s, dtype=np.float64)), factors))
 
 
 def bounds(value: Any, half_width: Any) -> tuple[Floats, Floats]:

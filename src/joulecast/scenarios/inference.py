@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w, number
+from joulecast.coefficients.intervals import load_intervals
 from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
 from joulecast.coefficients.transfer import host_coefficients
 from joulecast.errors import InputError
@@ -295,9 +296,10 @@ class _Parts:
         members = np.isin(self.phase_of, [self.phase_names.index(name) for name in names])
         kernels = of_sum(self.time[members], rows.priced.time_spread[members], rows.family_of[members])
         hosted = sum(run.time_s for run in runs if run.host_s > run.gpu_s) / time_s
-        time_width = float(combined((1 - hosted) * kernels, hosted * HOST_SPREAD, MODEL_SPREAD))
+        known = load_intervals()
+        time_width = float(combined((1 - hosted) * kernels, hosted * known.host, known.model))
         capped = sum(run.time_s for run in runs if run.throttled) / time_s
-        power_width = (1 - capped) * rows.priced.power.spread90 + capped * 0.03
+        power_width = (1 - capped) * rows.priced.power.spread90 + capped * known.capped_power
         energy_width = float(combined(time_width, power_width))
         figures = ((time_s, time_width), (energy_j / time_s, power_width), (energy_j, energy_width))
         out = {}
@@ -407,9 +409,3 @@ class _Parts:
 def _weighted_mean(values: list[float], weights: list[float]) -> float:
     """Mean that rounding does not carry beyond its values: a clock that is told can be asked for."""
     return float(np.clip(np.average(values, weights=weights), min(values), max(values)))
-
-
-#: Half-width of what the sum over kernels leaves out (order, caches, allocator), and of the host's speed;
-#: 90th percentile of left-out whole passes, in natural logarithms.
-MODEL_SPREAD = 0.12
-HOST_SPREAD = 0.30

@@ -16,9 +16,9 @@ from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import ENGINES, Conditions
 from joulecast.physics.power import static_power_w
-from joulecast.physics.price import BOUNDS, Priced, Settled, bound_by, price, under_limit
+from joulecast.physics.price import BOUNDS, Priced, Settled, bound_by, half_widths, price, under_limit
 from joulecast.physics.timing import measured_s
-from joulecast.physics.uncertainty import bounds, combined
+from joulecast.physics.uncertainty import bounds
 from joulecast.workloads.kinds import kind
 from joulecast.workloads.table import OpTable, length_of, op_table
 
@@ -232,11 +232,7 @@ def _fill(
     settled = under_limit(priced, clock_mhz, np.inf if held else limit_w)
     if words["launch_mode"] == "eager" and engine != "nccl":
         settled = _started_by_host(priced, settled)
-    spreads = {
-        "time_s": priced.time_spread,
-        "power_w": np.where(settled.throttled, 0.03, priced.power.spread90),
-    }
-    spreads["energy_j"] = combined(spreads["time_s"], spreads["power_w"])
+    spreads = dict(zip(("time_s", "power_w", "energy_j"), half_widths(priced, settled), strict=True))
     floor_w = float(static_power_w(gpu.clock_min_mhz, gpu, priced.power))
     for name, values in (("time_s", settled.time_s), ("power_w", settled.power_w), ("energy_j", settled.energy_j)):
         lower, upper = bounds(values, spreads[name])

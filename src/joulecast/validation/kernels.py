@@ -18,7 +18,7 @@ from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCo
 from joulecast.coefficients.transfer import GENERATIONS, time_coefficients
 from joulecast.gpus import load_gpu
 from joulecast.kernels.registry import families
-from joulecast.physics.price import Priced, price, under_limit
+from joulecast.physics.price import Priced, half_widths, price, under_limit
 from joulecast.physics.timing import measured_s
 from joulecast.validation.knowledge import (
     SHIPPED,
@@ -52,9 +52,6 @@ TRANSFER_SHARE = 4
 NEWEST_OF_OLDER = "ampere"
 FURTHEST_NEWER = 5.0
 
-#: Half width of the interval of a power that the limit sets, in natural logarithms.
-CAPPED_SPREAD = 0.03
-
 
 def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.DataFrame:
     """One row for each measured row of `batch` that runs on its GPU.
@@ -87,14 +84,15 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
     time_s = settled.time_s
     if rows.host_bound:
         time_s = measured_s(time_s, *_host_us(priced, rows, knowledge))
+    half_s, half_w, _ = half_widths(priced, settled)
     frame = pl.DataFrame(
         {
             "measured_s": rows.time_s,
             "predicted_s": time_s,
-            "half_s": priced.time_spread,
+            "half_s": half_s,
             "measured_w": rows.power_w,
             "predicted_w": settled.power_w,
-            "half_w": np.where(settled.throttled, CAPPED_SPREAD, priced.power.spread90),
+            "half_w": half_w,
             "quality": np.array(QUALITIES)[rows.quality],
             "capped": settled.throttled,
             "provenance": np.array(PROVENANCES)[priced.provenance],

@@ -155,7 +155,7 @@ def without_gpu(family: str, gpu: Gpu, batches: Sequence[Measured], *, newest: s
         Rows of one pool at most that the correction is trained on.
     """
     limit = GENERATIONS[newest] if newest else np.inf
-    names = {*store.shipped(), *(batch.gpu for batch in batches)}
+    names = {*store.known(), *(batch.gpu for batch in batches)}
     out = tuple(
         sorted(
             name

@@ -1,0 +1,166 @@
+"""How wide 90 % intervals are: fitted factors on the spreads of coefficient files, one file for all GPUs."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from joulecast.coefficients import places
+from joulecast.errors import InputError, UnknownNameError, shortened
+
+SCHEMA = 1
+
+#: Times of a kernel between whose half-widths the size factor is interpolated, in their logarithm. [s]
+SIZE_KNOTS_S = (3e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+
+#: How unlike donor and receiver are, between which the widths of transferred figures are interpolated.
+UNLIKE_KNOTS = (0.0, 0.5, 1.0, 2.0, 4.0)
+
+Curve = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class FamilyIntervals:
+    """Factors of one kernel family.
+
+    Attributes
+    ----------
+    size : tuple of float
+        On the half-width of a time, at `SIZE_KNOTS_S`.
+    transfer : float
+        On the half-width that coefficients of a relative give.
+    hull : float
+        How many times its inner width an interval gains far outside the data.
+    power : float
+        On the half-width of the power.
+    energy : float
+        On the half-width of the energy beside that of independent time and power.
+    rows : int
+        Left-out rows behind them.
+    """
+
+    size: Curve = (1.0,) * len(SIZE_KNOTS_S)
+    transfer: float = 1.0
+    hull: float = 2.0
+    power: float = 1.0
+    energy: float = 1.0
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Widths beside those of coefficient files; half-widths are in natural logarithms.
+
+    Attributes
+    ----------
+    source : str
+        What they were fitted on, for a reader.
+    transfer : tuple of float
+        What coefficients of a relative add to the half-width of a time, at `UNLIKE_KNOTS`.
+    power_transfer : tuple of float
+        The same for powers.
+    capped_power : float
+        Half-width of a power that the limit sets.
+    capped_time : float
+        What a clock that the limit sets adds to the half-width of a time.
+    model : float
+        What the sum over kernels leaves out of a whole pass (order, caches, allocator).
+    host : float
+        What a pass that waits for its host adds.
+    families : mapping of str to FamilyIntervals
+    """
+
+    source: str = "typical, before any was fitted"
+    transfer: Curve = (0.2, 0.3, 0.4, 0.55, 0.7)
+    power_transfer: Curve = (0.1, 0.15, 0.2, 0.3, 0.5)
+    capped_power: float = 0.03
+    capped_time: float = 0.0
+    model: float = 0.12
+    host: float = 0.3
+    families: Mapping[str, FamilyIntervals] = field(default_factory=dict)
+
+    def family(self, name: str) -> FamilyIntervals:
+        """Factors of a family; neutral ones where it has none."""
+        return self.families.get(name, _NEUTRAL)
+
+
+_NEUTRAL = FamilyIntervals()
+
+
+@cache
+def load_intervals() -> Intervals:
+    """Widths of the user's folder, else the shipped ones, else typical ones."""
+    path = places.found(places.INTERVALS)
+    return Intervals() if path is None else read_intervals(path)
+
+
+def read_intervals(path: Path) -> Intervals:
+    """Widths from a file.
+
+    Raises
+    ------
+    InputError
+        If it is missing, is no TOML, is of another schema, or holds an impossible number.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"can't read widths of intervals from {path}: {error}") from None
+    schema = data.pop("schema", None)
+    if schema != SCHEMA or isinstance(schema, bool):
+        raise InputError(f"{path} has schema {shortened(schema)!r}; this version reads schema {SCHEMA}")
+    families = data.pop("family", {})
+    if not isinstance(families, dict) or not all(isinstance(one, dict) for one in families.values()):
+        raise InputError(f"{path}: family must hold a table for each family")
+    checked = {name: FamilyIntervals(**_checked(FamilyIntervals, one, str(path))) for name, one in families.items()}
+    return Intervals(**_checked(Intervals, data, str(path)), families=checked)
+
+
+def dump_intervals(intervals: Intervals) -> str:
+    """The text of the file: numbers to four significant digits, families sorted."""
+    values = asdict(intervals)
+    families = values.pop("families")
+    lines = ["# 90 % intervals: half-widths in natural logarithms, factors without unit.", f"schema = {SCHEMA}"]
+    lines += [f"{name} = {_value(value)}" for name, value in values.items()]
+    for name in sorted(families):
+        lines += ["", f"[family.{name}]", *(f"{key} = {_value(value)}" for key, value in families[name].items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_value(one) for one in value) + "]"
+    return repr(float(f"{value:.4g}")) if isinstance(value, float) else str(value)
+
+
+def _checked(record: type[Any], given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    known = {one.name: one for one in fields(record) if one.name != "families"}
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known:
+            raise UnknownNameError(f"entry of {name}", key, known)
+        kind = str(known[key].type)
+        if kind == "str":
+            if not isinstance(value, str):
+                raise InputError(f"{name}: {key} must be a text, got {shortened(value)!r}")
+            out[key] = value
+        elif kind == "Curve":
+            wanted = len(SIZE_KNOTS_S) if key == "size" else len(UNLIKE_KNOTS)
+            if not isinstance(value, list) or len(value) != wanted:
+                raise InputError(f"{name}: {key} must hold {wanted} numbers, got {shortened(value)}")
+            out[key] = tuple(_number(one, f"{name}: {key}") for one in value)
+        else:
+            out[key] = int(_number(value, f"{name}: {key}")) if kind == "int" else _number(value, f"{name}: {key}")
+    return out
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e12:
+        raise InputError(f"{name} must be a number of 0 or more, got {shortened(value)}")
+    return float(value)
