@@ -225,13 +225,13 @@ def half_widths(priced: Priced, settled: Settled) -> tuple[Floats, Floats, Float
 #: Of parts that take nearly the longest, the one to name: what a reader can do something about comes first.
 _NAMED_FIRST = np.array([BOUNDS.index(name) for name in (
     "tensor core", "CUDA core", "DRAM", "special functions", "links", "L2", "shared memory", "launches")])  # fmt: skip
-_NEARLY = 0.85
+_NEARLY = 0.7
 
 
 def bound_by(priced: Priced, clock_mhz: Any) -> npt.NDArray[np.intp]:
     """What bounds each operation at a clock, as an index into `BOUNDS`.
 
-    The part that takes the longest; of several within 15 % of it (their efficiencies can't be told apart so well)
+    The part that takes the longest; of several within 30 % of it (their efficiencies can't be told apart so well)
     the first of tensor core, CUDA core, DRAM, special functions, links, L2, shared memory, launches.
     """
     times, gpu = priced.times, priced.gpu
