@@ -17,7 +17,7 @@ from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
 from joulecast.physics.host import MODULES, operations_started
-from joulecast.physics.power import core_scale
+from joulecast.physics.power import core_scale, switching
 from joulecast.physics.price import price
 from joulecast.physics.timeline import pass_time_s
 from joulecast.physics.timing import duration_s
@@ -255,10 +255,9 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
             launches += float(count @ operations_started(priced.work.launches))
             modules += float(count.sum()) if table.kind in MODULES else 0.0
             w = priced.work
-            work += np.array(
-                [count @ getattr(w, name) for name in
-                 ("tensor_flop", "cuda_flop", "sfu_ops", "shared_bytes", "l2_bytes", "dram_bytes")]
-            ) * np.array([scale] * 5 + [1.0])  # fmt: skip
+            flop = switching(w)
+            units = (w.tensor_flop * flop, w.cuda_flop * flop, w.sfu_ops, w.shared_bytes, w.l2_bytes, w.dram_bytes)
+            work += np.array([count @ unit for unit in units]) * np.array([scale] * 5 + [1.0])
         rows.append({"times": times, "busy": busy, "launches": launches, "modules": modules, "work": work,
                      "drive": scale * run.clock_mhz / gpu.rate_clock_mhz})  # fmt: skip
     order = tuple(keys)

@@ -363,6 +363,7 @@ def convolution_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kernel
     return work(
         "conv2d",
         n,
+        zero_share=table["zero_share"] if "zero_share" in table.columns else 0.0,
         groups=groups,
         group=group,
         tensor_flop=np.where(matrix, best.flop, 0.0),

@@ -165,6 +165,7 @@ def gemm_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     return work(
         table.kind,
         len(m),
+        zero_share=table["zero_share"] if "zero_share" in table.columns else 0.0,
         groups=tuple(DTYPES[one].name for one in seen),
         group=place[code],
         tensor_flop=np.where(on_tensor, arithmetic, 0.0),

@@ -73,6 +73,8 @@ class KernelWork:
         Rows that can't run on this GPU, with why.
     link_s : ndarray
         Time that what one GPU sends takes on its links at their nominal rate. [s]
+    zero_share : ndarray
+        Share of zeros among the activations that the arithmetic reads.
     serial_l2_bytes, serial_dram_bytes : ndarray
         Parts of `l2_bytes` and `dram_bytes` that small kernels before or after the main one move, so that they
         overlap with nothing. [B]
@@ -101,12 +103,13 @@ class KernelWork:
     feature_names: tuple[str, ...] = ()
     reasons: dict[int, str] = field(default_factory=dict)
     link_s: Floats = field(default_factory=lambda: np.zeros(1))
+    zero_share: Floats = field(default_factory=lambda: np.zeros(1))
     serial_l2_bytes: Floats = field(default_factory=lambda: np.zeros(1))
     serial_dram_bytes: Floats = field(default_factory=lambda: np.zeros(1))
     latency_cycles: Floats = field(default_factory=lambda: np.zeros(1))
 
     def __post_init__(self) -> None:
-        for name in ("link_s", "serial_l2_bytes", "serial_dram_bytes", "latency_cycles"):
+        for name in ("zero_share", "link_s", "serial_l2_bytes", "serial_dram_bytes", "latency_cycles"):
             if getattr(self, name).shape != self.group.shape:
                 object.__setattr__(self, name, np.zeros(len(self.group)))
 

@@ -80,6 +80,10 @@ def _size(name: str, help: str, default: float | str | None = REQUIRED, minimum:
     return Column(name, "size", default, help, minimum)
 
 
+#: Zeros draw less: a multiplier whose operand is zero does not switch.
+_ZERO_SHARE = Column("zero_share", "real", 0, "share of zeros among the activations read (0.5 after a ReLU)", 0, 1)
+
+
 def _dtype(name: str, help: str, default: str | None = REQUIRED) -> Column:
     return Column(name, "dtype", default, help)
 
@@ -140,6 +144,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _size("k", "in features (the reduction)"),
                     _dtype("dtype", "format of the operands"),
                     _size("batch", "independent products, each with operands of its own", 1),
+                    _ZERO_SHARE,
                 ),
                 split_out=("n",),
                 split_in=("k",),
@@ -311,6 +316,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     Column("channels_last", "size", 0, "1 where the channels of a pixel lie together", 0, 1),
                     Column("autotuned", "size", 0, "1 where the library first tried its kernels out", 0, 1),
                     _dtype("dtype", "format of the operands"),
+                    _ZERO_SHARE,
                 ),
                 split_out=("out_channels",),
                 split_in=("in_channels",),

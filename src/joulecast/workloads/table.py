@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -143,6 +143,13 @@ class Workload:
 COMMON = ("count", "order", "pass_id", "layer", "shard")
 
 
+#: Elements of the activations that an operation reads, by kind, where zeros among them matter.
+_READ_ELEMENTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+    "gemm": lambda c: c["m"] * c["k"],
+    "conv2d": lambda c: c["batch_size"] * c["in_channels"] * c["height"] * c.get("width", c["height"]),
+}
+
+
 class WorkloadBuilder:
     """Collects operations one by one (a few hundred: one row stands for all its like) into a `Workload`."""
 
@@ -152,11 +159,13 @@ class WorkloadBuilder:
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._layers: dict[str, int] = {}
         self._order = 0
+        self._rectified = 0.0
 
     def begin_pass(self, phase: str, *, repeats: float = 1, tokens: float = 0) -> int:
         """Start a pass; operations added from here on belong to it. Returns its index."""
         self.passes.append(Pass(phase, repeats, tokens))
         self._order = 0
+        self._rectified = 0.0
         return len(self.passes) - 1
 
     def add(self, kind_name: str, *, layer: str = "", count: float = 1, shard: str = "none", **columns: Any) -> None:
@@ -165,7 +174,7 @@ class WorkloadBuilder:
             self.begin_pass("forward")
         self._rows.setdefault(kind_name, []).append(
             {
-                **columns,
+                **self._with_zeros(kind_name, columns),
                 "count": count,
                 "order": self._order,
                 "pass_id": len(self.passes) - 1,
@@ -174,6 +183,18 @@ class WorkloadBuilder:
             }
         )
         self._order += 1
+
+    def _with_zeros(self, kind_name: str, columns: dict[str, Any]) -> dict[str, Any]:
+        """Half of what a ReLU lets through is zero, until something else writes a tensor of that size."""
+        if kind_name == "elementwise":
+            if columns.get("op") == "relu":
+                self._rectified = float(columns["elements"])
+            elif columns.get("elements") == self._rectified:
+                self._rectified = 0.0
+        read = _READ_ELEMENTS.get(kind_name)
+        if read is not None and self._rectified and read(columns) == self._rectified:
+            return {"zero_share": 0.5, **columns}
+        return columns
 
     def build(self, **fields: Any) -> Workload:
         """The workload; `fields` are the remaining attributes of `Workload`."""
