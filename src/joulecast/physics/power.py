@@ -15,12 +15,12 @@ from joulecast.kernels.work import MATHS, KernelWork
 Floats = npt.NDArray[np.float64]
 
 #: Power of an SM whose warps all wait for memory, over that of one that works: its clock runs, its pipelines rest.
-STALLED_SHARE = 0.5
+STALLED_SHARE = 0.3
 
 #: Share of the energy of a multiply-add that is saved where one operand is zero: what the multiplier switches.
 #: (All-zero operands draw far less than random ones; G. Gregersen et al., Input-Dependent Power Usage in GPUs, 2024.
 #: The value fits whole passes of a ReLU model, OPT-1.3B, beside those of other models.)
-ZERO_SAVING = 0.6
+ZERO_SAVING = 0.7
 
 #: Where energy goes, in the order of `energy_parts_j`.
 POWER_MODULES = ("tensor core", "CUDA core", "special functions", "shared memory", "L2", "DRAM", "active SMs", "static")
