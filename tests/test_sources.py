@@ -82,7 +82,7 @@ def every_kind() -> Workload:
             elif column.type == "size":
                 columns[column.name] = min(64 + i, column.maximum)
             else:
-                columns[column.name] = 2.5
+                columns[column.name] = min(2.5, column.maximum)
         builder.add(one.name, layer=f"layers.{i % 3}", count=i + 1, shard=("none", "out", "in")[i % 3], **columns)
     builder.begin_pass("decode", repeats=15.5, tokens=1)
     builder.add("gemm", m=1, n=4096, k=4096, dtype="fp8", layer="layers.0")

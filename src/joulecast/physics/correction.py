@@ -119,7 +119,7 @@ def correction_features(work: KernelWork, times: ModuleTimes, gpu: Gpu) -> Singl
     """What the correction sees of each row: `GENERIC_FEATURES`, then the family's own. Dimensionless, (n, f)."""
     n = len(work)
     hertz = gpu.rate_clock_mhz * 1e6
-    total = duration_s(replace(times, scale=np.ones(n)), gpu, gpu.rate_clock_mhz)
+    total = np.maximum(duration_s(replace(times, scale=np.ones(n)), gpu, gpu.rate_clock_mhz), 1e-12)
     dram = dram_rate_gb_s(times.dram_rate_gb_s, gpu.rate_clock_mhz, gpu) * 1e9
     shares = np.empty((len(CORE_MODULES) + 5, n), dtype=np.float32)
     in_cycles = 1.0 / (total * hertz)
@@ -142,7 +142,7 @@ def correction_features(work: KernelWork, times: ModuleTimes, gpu: Gpu) -> Singl
     ratios[7] = gpu.l2_gb_s / gpu.dram_gb_s
     out = np.empty((n, len(GENERIC_FEATURES) + work.features.shape[1]), dtype=np.float32, order="F")
     out[:, :10] = np.log(shares + np.float32(1e-3)).T
-    out[:, 10:18] = np.log2(ratios).T
+    out[:, 10:18] = np.log2(np.maximum(ratios, np.float32(2.0**-20))).T
     out[:, 18:] = work.features
     return out
 
