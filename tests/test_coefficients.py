@@ -142,9 +142,7 @@ def test_a_write_that_fails_leaves_no_litter(tmp_path):
 
 HEAD = 'schema = 1\ngpu = "A100"\n'
 TIME = HEAD + '[time."gemm/vllm/bf16"]\n'
-POWER = (
-    HEAD + "[power]\nidle_w = 1\nclocked_w = 1\nactive_w = 1\nsfu_pj = 1\nshared_pj = 1\nl2_pj = 1\ndram_pj = 1\n"
-)
+POWER = HEAD + "[power]\nidle_w = 1\nclocked_w = 1\nactive_w = 1\nsfu_pj = 1\nshared_pj = 1\nl2_pj = 1\ndram_pj = 1\n"
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def test_event_timers_show_the_kernel_itself_where_launches_cost_nothing():
 
 # Voltage and power
 
+
 def test_the_voltage_of_an_a100_is_flat_to_1020_mhz_and_then_rises_to_894_mv():
     # The driver's voltage at locked clocks (EnergAIzer artifact): 693.75 mV to 1,020 MHz, 800 at 1,275, 894 at 1,410.
     # The catalogue holds straight lines through such readings, within 12 mV of each.

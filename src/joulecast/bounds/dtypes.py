@@ -54,9 +54,7 @@ DTYPES: tuple[DType, ...] = (
 )
 
 CODES: dict[str, int] = {dtype.name: code for code, dtype in enumerate(DTYPES)}
-_BY_ALIAS: dict[str, DType] = {
-    alias.lower(): dtype for dtype in DTYPES for alias in (dtype.name, *dtype.aliases)
-}
+_BY_ALIAS: dict[str, DType] = {alias.lower(): dtype for dtype in DTYPES for alias in (dtype.name, *dtype.aliases)}
 
 
 def dtype(name: str | DType) -> DType:

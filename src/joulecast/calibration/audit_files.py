@@ -298,7 +298,7 @@ def _readings_of(part: pl.DataFrame, gpu: Gpu | None) -> readings.Readings:
 
     failed = part["error"].is_not_null().to_numpy() if "error" in part.columns else np.zeros(n, dtype=bool)
     lists = {"times_ms", "launch_energy_J"} <= set(part.columns)
-    times, energies = ((part[c].to_list() for c in ("times_ms", "launch_energy_J")) if lists else ([], []))
+    times, energies = (part[c].to_list() for c in ("times_ms", "launch_energy_J")) if lists else ([], [])
     return readings.Readings(
         gpu, quantity("time"), quantity("power"), quantity("energy"), quantity("limit"), quantity("window"), failed,
         tuple(np.array(one or [], dtype=np.float64) * 1e-3 for one in times),

@@ -109,8 +109,15 @@ def against_growth(m: Measured) -> list[Finding]:
     found: list[Finding] = []
     excuse = "; its neighbours are alike: perhaps another kernel"
     for doubtful, mask, end in ((False, ~borne, ""), (True, borne, excuse)):
-        found += finding("growth", rows[mask], m.time_s[rows[mask]], m.time_s[others[mask]], "s",
-                         lambda i, end=end: why(i) + end, doubtful)  # type: ignore[misc]
+        found += finding(
+            "growth",
+            rows[mask],
+            m.time_s[rows[mask]],
+            m.time_s[others[mask]],
+            "s",
+            lambda i, end=end: why(i) + end,
+            doubtful,
+        )  # type: ignore[misc]
     return found
 
 

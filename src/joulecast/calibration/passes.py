@@ -358,7 +358,8 @@ def predicted_power_w(table: PassTable, energies: dict[str, float], active_s: Fl
     """Mean power of each pass over `time_s`. [W]"""
     picojoules = np.array([energies[name] for name in ENERGIES])
     static = energies["idle_w"] + energies["clocked_w"] * table.drive
-    return static + (energies["active_w"] * table.drive * active_s + table.work @ picojoules * 1e-12) / time_s
+    by_work_j = table.work @ picojoules * 1e-12
+    return np.asarray(static + (energies["active_w"] * table.drive * active_s + by_work_j) / time_s)
 
 
 def _robust(residual: Floats) -> Floats:

@@ -231,7 +231,8 @@ def _vidur(folder: Path) -> Iterator[Measured]:
             "mlp_up_proj": ("gemm", {"m": tokens, "n": inner * gates, "k": hidden}),
             "mlp_down_proj": ("gemm", {"m": tokens, "n": hidden, "k": inner}),
             "add": ("elementwise", {"op": "add", "elements": tokens * hidden, "inputs": 2}),
-            "mlp_act": ("elementwise", {"op": "glu", "elements": tokens * inner, "inputs": gates, "flop_per_element": 6}),
+            "mlp_act": ("elementwise", {
+                "op": "glu", "elements": tokens * inner, "inputs": gates, "flop_per_element": 6}),
             "attn_rope": ("elementwise", {
                 "op": "rope", "elements": tokens * (t["n_head"] / tp + kv_heads) * head_dim, "flop_per_element": 6}),
             "input_layernorm": ("row_reduction", {"op": "rms_norm", "rows": tokens, "dim": hidden}),
@@ -242,8 +243,9 @@ def _vidur(folder: Path) -> Iterator[Measured]:
             continue
         kind_name, columns = known[str(op)]
         columns = {k: np.floor(v) if isinstance(v, np.ndarray) else v for k, v in columns.items()}
-        yield _plain(str(gpu), kind_name, part.height, {**columns, "dtype": "fp16"},
-                     part["time_median_ms"].cast(pl.Float64).to_numpy() * 1e-3, "pytorch", "vidur", "cuda_graph")  # fmt: skip
+        time_s = part["time_median_ms"].cast(pl.Float64).to_numpy() * 1e-3
+        columns["dtype"] = "fp16"
+        yield _plain(str(gpu), kind_name, part.height, columns, time_s, "pytorch", "vidur", "cuda_graph")
 
 
 def _plain(

@@ -92,9 +92,7 @@ def _places(table: OpTable) -> list[tuple[int, int]]:
     return list(zip(table["pass_id"].tolist(), table["layer"].tolist(), strict=True))
 
 
-def _between_stages(
-    tables: Mapping[str, OpTable], workload: Workload, execution: Execution
-) -> list[OpTable]:
+def _between_stages(tables: Mapping[str, OpTable], workload: Workload, execution: Execution) -> list[OpTable]:
     """Activations sent from pipeline stage to pipeline stage, once a pass and boundary."""
     hidden = workload.info.get("hidden_size")
     if execution.pp == 1 or not hidden:

@@ -135,9 +135,7 @@ def static_power_w(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats
     return np.asarray(power.idle_w + power.clocked_w * drive)
 
 
-def energy_parts_j(
-    energy: WorkEnergy, time_s: Floats, clock_mhz: Any, gpu: Gpu, power: PowerCoefficients
-) -> Floats:
+def energy_parts_j(energy: WorkEnergy, time_s: Floats, clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
     """Energy of each operation by where it goes.
 
     Parameters
@@ -165,9 +163,7 @@ def energy_parts_j(
     return out
 
 
-def mean_power_w(
-    energy: WorkEnergy, time_s: Floats, clock_mhz: Any, gpu: Gpu, power: PowerCoefficients
-) -> Floats:
+def mean_power_w(energy: WorkEnergy, time_s: Floats, clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
     """Mean power of each operation while it runs: all its energy over its time. [W]
 
     What takes no time (an exchange of one GPU with itself) takes no energy either: its power is what is drawn by time.

@@ -138,7 +138,9 @@ def predict_workload(
             "it would not run"
         )
     if limit > described.power_limit_max_w:
-        warnings.append(f"{described.name} can't be set above {described.power_limit_max_w:g} W, {limit:g} W were asked for")
+        warnings.append(
+            f"{described.name} can't be set above {described.power_limit_max_w:g} W, {limit:g} W were asked for"
+        )
     if any(run.clock_mhz <= described.clock_min_mhz * 1.01 and run.throttled for run in runs.values()):
         warnings.append(f"the power limit of {limit:g} W is exceeded even at the lowest clock")
     return parts.prediction(memory, host, tuple(warnings))

@@ -114,7 +114,8 @@ def predict_kernels(
         ``framework`` (whose kernels: ``trtllm``, ``vllm``, ``pytorch``, ``nccl``; default ``trtllm``, or
         ``pytorch`` for operations that only it was measured on), ``kernel_source`` (which of its kernels; default
         its own choice), ``launch_mode`` (``cuda_graph``, the default, or ``eager``: each launch waits for its host),
-        ``timing_mode`` (``sustained``: at the clock that the power limit allows, the default; ``burst``: the clock is held),
+        ``timing_mode`` (``sustained``: at the clock that the power limit allows, the default; ``burst``: the clock
+        is held),
         ``operand_init`` (default ``random``), ``power_limit_w`` [W].
     gpu : str or Gpu
         A name in the catalogue, a TOML file, or a description.

@@ -211,7 +211,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 (
                     _size("m", "tokens"),
                     _size("k", "features"),
-                    _choice("quant_op", ("static_quant", "dynamic_quant"), "dynamic_quant", "where the scale comes from"),
+                    _choice(
+                        "quant_op", ("static_quant", "dynamic_quant"), "dynamic_quant", "where the scale comes from"
+                    ),
                     _dtype("dtype", "format of the result", "fp8"),
                 ),
                 split_out=("k",),
@@ -230,7 +232,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _size("d_conv", "taps of the short convolution", 4),
                     _choice(
                         "kernel_source",
-                        ("causal_conv1d_fn", "causal_conv1d_update", "chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"),
+                        (
+                            "causal_conv1d_fn",
+                            "causal_conv1d_update",
+                            "chunk_gated_delta_rule",
+                            "fused_recurrent_gated_delta_rule",
+                        ),
                         REQUIRED,
                         "which kernel of the layer",
                     ),
@@ -252,7 +259,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _size("d_conv", "taps of the short convolution", 4),
                     _choice(
                         "kernel_source",
-                        ("causal_conv1d_fn", "causal_conv1d_update", "mamba_chunk_scan_combined", "selective_state_update"),
+                        (
+                            "causal_conv1d_fn",
+                            "causal_conv1d_update",
+                            "mamba_chunk_scan_combined",
+                            "selective_state_update",
+                        ),
                         REQUIRED,
                         "which kernel of the layer",
                     ),

@@ -201,9 +201,7 @@ class WorkloadBuilder:
         tables = {}
         for kind_name, rows in self._rows.items():
             given = {name for row in rows for name in row}
-            columns = {
-                name: [row.get(name) for row in rows] for name in given if name not in COMMON
-            }
+            columns = {name: [row.get(name) for row in rows] for name in given if name not in COMMON}
             table = op_table(kind_name, columns, rows=len(rows))
             common: dict[str, Array] = {
                 "count": np.array([row["count"] for row in rows], dtype=np.float64),
