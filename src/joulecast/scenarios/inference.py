@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w, number
 from joulecast.coefficients.intervals import load_intervals
 from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
-from joulecast.coefficients.transfer import host_coefficients
+from joulecast.coefficients.transfer import host_coefficients, relatives
 from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
@@ -124,8 +125,7 @@ def predict_workload(
     if not ignore_memory:
         refuse_what_does_not_fit(workload, memory, described, execution)
     host = _host(described, host_us_per_launch)
-    lowered = lower(workload, described, execution)
-    rows = _priced_rows(lowered, described, exclude)
+    lowered, rows = _prepared(workload, described, execution, exclude)
     runs = {
         phase: run_phase(_passes(lowered, rows, members, host), clock, limit)
         for phase, members in _phases(workload, rows).items()
@@ -144,6 +144,23 @@ def predict_workload(
     if any(run.clock_mhz <= described.clock_min_mhz * 1.01 and run.throttled for run in runs.values()):
         warnings.append(f"the power limit of {limit:g} W is exceeded even at the lowest clock")
     return parts.prediction(memory, host, tuple(warnings))
+
+
+#: What was lowered and priced last: clocks, limits and hosts of one question differ far more often than its model.
+_KEPT: deque[tuple[Workload, Any, Gpu, Execution, tuple[str, ...], Lowered, _Rows]] = deque(maxlen=8)
+
+
+def _prepared(workload: Workload, gpu: Gpu, execution: Execution, exclude: tuple[str, ...]) -> tuple[Lowered, _Rows]:
+    """The workload lowered and priced, from memory where the same was asked before with the same coefficients."""
+    known = relatives(gpu, exclude)
+    for asked, coefficients, described, how, without, lowered, rows in tuple(_KEPT):
+        same = asked is workload and coefficients is known and how == execution and without == exclude
+        if same and described == gpu:
+            return lowered, rows
+    lowered = lower(workload, gpu, execution)
+    rows = _priced_rows(lowered, gpu, exclude)
+    _KEPT.append((workload, known, gpu, execution, exclude, lowered, rows))
+    return lowered, rows
 
 
 def _host(gpu: Gpu, host_us_per_launch: float | None) -> HostCoefficients:
