@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from joulecast.api import predict, workload
+    from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
     from joulecast.scenarios.kernels import KernelTable, predict_kernels
@@ -20,6 +21,7 @@ _WHERE = {
     "workload": "api",
     "predict_kernels": "scenarios.kernels",
     "KernelTable": "scenarios.kernels",
+    "use_coefficients": "coefficients.users",
     "Prediction": "scenarios.prediction",
     "Workload": "workloads.table",
     "Gpu": "gpus",
@@ -43,6 +45,7 @@ __all__ = [
     "load_gpu",
     "predict",
     "predict_kernels",
+    "use_coefficients",
     "workload",
 ]
 

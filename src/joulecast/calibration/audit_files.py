@@ -121,7 +121,7 @@ def audit_file(path: Path, gpu: str | None = None, name: str | None = None) -> A
     """
     import polars as pl
 
-    frame = _frame(path)
+    frame = read_frame(path)
     name = named(path) if name is None else name
     if not frame.height:
         raise InputError(f"{name} has no rows")
@@ -149,7 +149,14 @@ def audit_file(path: Path, gpu: str | None = None, name: str | None = None) -> A
     )
 
 
-def _frame(path: Path) -> pl.DataFrame:
+def read_frame(path: Path) -> pl.DataFrame:
+    """The table in a file, CSV or parquet by content.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or can't be read.
+    """
     import polars as pl
 
     data, name = read_bytes(path), named(path)
@@ -168,6 +175,23 @@ def _frame(path: Path) -> pl.DataFrame:
 
 
 def _kernels(name: str, frame: pl.DataFrame, gpu: str | None) -> AuditedTable:
+    frame = kernel_frame(frame, gpu)
+    findings: list[Finding] = []
+    used = set(_KERNEL_COLUMNS)
+    seen = 0
+    for kind_name, part in kernel_parts(frame):
+        used |= set(KINDS[kind_name].names)
+        for batch in measured_frame(part, kind_name):
+            findings += _moved(audit_batch(batch), part)
+        findings += _energies(part)
+        seen += part.height
+    audit = Audit(frame.height, tuple(findings))
+    unused = _unused(frame, used | _quantities(frame))
+    return AuditedTable(name, "kernels", audit, unused, frame.height - seen, _weak(frame))
+
+
+def kernel_frame(frame: pl.DataFrame, gpu: str | None) -> pl.DataFrame:
+    """A table of kernels in the columns and units of `measured_frame`; `gpu` where it does not tell its own."""
     import polars as pl
 
     frame = _numeric(frame, "latency_ms", "time", 1e-3)
@@ -180,22 +204,15 @@ def _kernels(name: str, frame: pl.DataFrame, gpu: str | None) -> AuditedTable:
     frame = frame.with_columns(pl.col(k).fill_null("") for k in _FILLED)
     if "power_limit_w" in frame.columns:
         frame = frame.with_columns(pl.col("power_limit_w").cast(pl.Float64, strict=False))
+    return frame
+
+
+def kernel_parts(frame: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Rows of a `kernel_frame` under like conditions, with the kind of their operation."""
     split = ["op", "gpu", *_FILLED, *(["power_limit_w"] if "power_limit_w" in frame.columns else [])]
-    findings: list[Finding] = []
-    used = set(_KERNEL_COLUMNS)
-    seen = 0
     for key, part in frame.group_by(split, maintain_order=True):
-        kind_name = str(key[0])
-        if kind_name not in KINDS:
-            continue
-        used |= set(KINDS[kind_name].names)
-        for batch in measured_frame(part, kind_name):
-            findings += _moved(audit_batch(batch), part)
-        findings += _energies(part)
-        seen += part.height
-    audit = Audit(frame.height, tuple(findings))
-    unused = _unused(frame, used | _quantities(frame))
-    return AuditedTable(name, "kernels", audit, unused, frame.height - seen, _weak(frame))
+        if str(key[0]) in KINDS:
+            yield str(key[0]), part
 
 
 def _weak(frame: pl.DataFrame) -> int:

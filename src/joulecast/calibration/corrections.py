@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from joulecast.calibration.conformal import conformal_quantile
 from joulecast.calibration.correction_fit import CorrectionBatch, fit_correction
 from joulecast.calibration.kernels import Pool, fit_pool, pools, predicted_s
 from joulecast.calibration.time_fit import HOST_PARAMETERS, Floats, take_work
@@ -59,7 +60,7 @@ class Corrected:
     @property
     def spread90(self) -> float:
         """90th percentile of ``|log(predicted / measured)|`` with the correction."""
-        return float(np.quantile(np.abs(np.log1p(self.corrected)), 0.9))
+        return conformal_quantile(np.abs(np.log1p(self.corrected)))
 
     def line(self) -> str:
         """One line for a person: rows, mean error of the scaffold, then mean, median, 90th percentile and bias."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.calibration.conformal import conformal_quantile
 from joulecast.calibration.tables import QUALITIES, Measured, read_kernel_tables
 from joulecast.calibration.time_fit import HOST_PARAMETERS, fit_time, hash_fold, take_work
 from joulecast.coefficients.schema import TIME_PARAMETERS, TimeCoefficients
@@ -86,9 +87,10 @@ def pools(
 
 
 def pools_of(
-    measured: Iterable[Measured], most_rows: int = MOST_ROWS, seed: int = 0, sustained_too: bool = False
-) -> Iterator[Pool]:
-    """The same of batches that were read already."""
+    measured: Iterable[Measured], most_rows: int = MOST_ROWS, seed: int = 0, sustained_too: bool = False,
+    described: Mapping[str, Gpu] | None = None,
+) -> Iterator[Pool]:  # fmt: skip
+    """The same of batches that were read already; `described` are GPUs by name that the catalogue may lack."""
     batches: dict[tuple[str, str, str, bool], list[Measured]] = defaultdict(list)
     generator = np.random.default_rng(seed)
     for batch in measured:
@@ -100,7 +102,8 @@ def pools_of(
     for (gpu_name, family, engine, host_bound), members in batches.items():
         burst = [one for one in members if one.timing_mode == "burst"]
         chosen = members if sustained_too or not burst else burst
-        yield pooled(load_gpu(gpu_name), f"{family}/{engine}", chosen, host_bound and engine != "nccl")
+        gpu = (described or {}).get(gpu_name) or load_gpu(gpu_name)
+        yield pooled(gpu, f"{family}/{engine}", chosen, host_bound and engine != "nccl")
 
 
 def pooled(gpu: Gpu, key: str, members: list[Measured], host_bound: bool) -> Pool:
@@ -202,7 +205,7 @@ def fit_pool(pool: Pool, seed: int = 0) -> dict[str, TimeCoefficients]:
             one = replace(
                 one,
                 error=float(np.mean(np.abs(ratio - 1))),
-                spread90=float(np.quantile(np.abs(np.log(ratio)), 0.9)),
+                spread90=conformal_quantile(np.abs(np.log(ratio))),
             )
         out[group] = one
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,8 +126,13 @@ def _aiconfigurator(folder: Path) -> Iterator[Measured]:
             yield from measured_frame(frame, kind_name)
 
 
-def measured_frame(frame: pl.DataFrame, kind_name: str) -> Iterator[Measured]:
-    """Batches of one table in the columns of ``aiconfigurator`` (its README documents them)."""
+def measured_frame(
+    frame: pl.DataFrame, kind_name: str, names_of_own: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Measured]:
+    """Batches of one table in the columns of ``aiconfigurator`` (its README documents them).
+
+    GPUs are named as in the catalogue, or as `names_of_own` calls those that are not in it.
+    """
     import polars as pl
 
     if kind_name == "moe":
@@ -147,7 +153,7 @@ def measured_frame(frame: pl.DataFrame, kind_name: str) -> Iterator[Measured]:
         limit: Any = part["power_limit_w"].drop_nulls() if "power_limit_w" in part.columns else []
         engine = str(meta["framework"]).replace("nccl-tests", "nccl")
         yield Measured(
-            gpu=resolve(str(meta["gpu"]))[0].name,
+            gpu=names_of_own.get(str(meta["gpu"])) or resolve(str(meta["gpu"]))[0].name,
             table=op_table(kind_name, columns, rows=n),
             time_s=part["latency_ms"].cast(pl.Float64).to_numpy() * 1e-3,
             power_w=power,

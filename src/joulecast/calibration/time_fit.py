@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,12 @@ import numpy.typing as npt
 from joulecast.coefficients.schema import TIME_PARAMETERS, TimeCoefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import KernelWork
-from joulecast.physics.timing import duration_s, measured_s, module_times
+from joulecast.physics.timing import ModuleTimes, duration_s, measured_s, module_times
 
 Floats = npt.NDArray[np.float64]
+
+#: A learned correction: from work and times to a factor on each time.
+Factor = Callable[[KernelWork, ModuleTimes], Floats]
 
 #: Lower bound, upper bound, prior and width of the prior (in natural logarithms) of each parameter.
 #: The prior only decides what the data leave open: a module that never limits keeps its prior efficiency.
@@ -78,6 +81,10 @@ def fit_time(
     host_bound: bool = False,
     most_rows: int = 2500,
     seed: int = 0,
+    priors: Mapping[str, TimeCoefficients] | None = None,
+    prior_width: float = 1.0,
+    factor: Factor | None = None,
+    least_rows: int = 8,
 ) -> dict[str, TimeCoefficients]:
     """Efficiencies of each group of `work` that make predicted times closest to measured ones.
 
@@ -96,6 +103,14 @@ def fit_time(
     most_rows : int
         A random sample of so many rows a group is enough for ten numbers.
     seed : int
+    priors : mapping of str to TimeCoefficients, optional
+        By group, what to stay near where the rows leave it open; `PRIORS` for other groups.
+    prior_width : float
+        Factor on the widths of the priors: less than 1 where `priors` are of a near relative.
+    factor : callable, optional
+        A learned correction of the times that is kept as it is: efficiencies are then fitted for use with it.
+    least_rows : int
+        Groups of fewer rows are left out.
 
     Returns
     -------
@@ -115,25 +130,27 @@ def fit_time(
     for code, group in enumerate(work.groups):
         members = np.flatnonzero((work.group == code) & np.isfinite(time_s))
         members = members[~np.isin(members, list(work.reasons))]
-        if members.size < 8:
+        if members.size < least_rows:
             continue
         sample = generator.choice(members, most_rows, replace=False) if members.size > most_rows else members
         part, target, mhz = take_work(work, sample), np.log(time_s[sample]), clock[sample]
-        strength = 3.0 / np.sqrt(sample.size)
+        strength = 3.0 / np.sqrt(sample.size) / prior_width
+        center = _center(names, low, high, prior, (priors or {}).get(group))
 
         def residuals(
-            theta: Floats, part: KernelWork = part, target: Floats = target, mhz: Floats = mhz, s: float = strength
-        ) -> Floats:
-            time = duration_s(module_times(part, gpu, np.exp(theta[:efficiencies])), gpu, mhz)
+            theta: Floats, part: KernelWork = part, target: Floats = target, mhz: Floats = mhz, s: float = strength,
+            center: Floats = center,
+        ) -> Floats:  # fmt: skip
+            time = _corrected_s(part, gpu, np.exp(theta[:efficiencies]), mhz, factor)
             fit = np.log(measured_s(time, *np.exp(theta[efficiencies:])) if host_bound else time) - target
             # square root of a pseudo-Huber loss: large residuals count by their size, not its square
             robust = np.sign(fit) * np.sqrt(2 * 0.01 * (np.sqrt(1 + (fit / 0.1) ** 2) - 1))
-            return np.concatenate([robust / np.sqrt(fit.size), s * 0.05 * (theta - np.log(prior)) / width])
+            return np.concatenate([robust / np.sqrt(fit.size), s * 0.05 * (theta - np.log(center)) / width])
 
-        solution = least_squares(residuals, np.log(prior), bounds=(np.log(low), np.log(high)), max_nfev=60)
+        solution = least_squares(residuals, np.log(center), bounds=(np.log(low), np.log(high)), max_nfev=60)
         fitted = np.exp(solution.x)
         every = take_work(work, members)
-        predicted = duration_s(module_times(every, gpu, fitted[:efficiencies]), gpu, clock[members])
+        predicted = _corrected_s(every, gpu, fitted[:efficiencies], clock[members], factor)
         if host_bound:
             predicted = measured_s(predicted, *fitted[efficiencies:])
         out[group] = TimeCoefficients(
@@ -144,3 +161,18 @@ def fit_time(
             error=float(np.mean(np.abs(predicted / time_s[members] - 1))),
         )
     return out
+
+
+def _corrected_s(work: KernelWork, gpu: Gpu, parameters: Floats, clock_mhz: Floats, factor: Factor | None) -> Floats:
+    times = module_times(work, gpu, parameters)
+    seconds = duration_s(times, gpu, clock_mhz)
+    return seconds if factor is None else seconds * factor(work, times)
+
+
+def _center(names: tuple[str, ...], low: Floats, high: Floats, prior: Floats, known: TimeCoefficients | None) -> Floats:
+    """What the fit starts from and stays near: `known`, within the bounds; `prior` where it says nothing."""
+    if known is None:
+        return prior
+    told = np.array([getattr(known, name) for name in names])
+    # a hair inside the bounds, where the solver can step both ways
+    return np.clip(np.where(told > 0, told, prior), low * 1.001, high * 0.999)

@@ -21,9 +21,15 @@ _FOR_DEVELOPERS = {"dev", "docs", "lint", "test"}
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+).*?;.*extra == ['\"]([a-z]+)['\"]")
 
 
-def doctor(json: options.Json = False, csv: options.Csv = False, output: options.Output = None) -> None:
+def doctor(
+    coefficients: options.Coefficients = None,
+    json: options.Json = False,
+    csv: options.Csv = False,
+    output: options.Output = None,
+) -> None:
     """Versions, extras, GPUs seen, and what is calibrated."""
     form = chosen_format(json, csv, output)
+    options.use_coefficients(coefficients)
     found = examination()
     give(Answer(lambda: _page(found), lambda: found, lambda: found["calibrated"]), form, output)
 
@@ -48,8 +54,31 @@ def examination() -> dict[str, Any]:
         "extras": extras(),
         "gpus_seen": seen,
         "gpus_seen_by": how,
+        "coefficients": own_coefficients(),
         "calibrated": calibrated(),
     }
+
+
+def own_coefficients() -> dict[str, Any]:
+    """The folder of the user's own coefficients, if there is one, and what its files say of where they come from."""
+    from joulecast.coefficients import store
+    from joulecast.coefficients.users import users_gpus
+
+    folder, names = users_gpus()
+    files = []
+    for name in names:
+        found = store.load(name)
+        made = None if found is None else found.calibration
+        files.append(
+            {
+                "gpu": name,
+                "rows": 0 if made is None else made.rows,
+                "sources": "" if made is None else made.sources,
+                "date": "" if made is None else made.date,
+                "version": "" if made is None else made.version,
+            }
+        )
+    return {"folder": None if folder is None else str(folder), "gpus": files}
 
 
 def extras() -> list[dict[str, Any]]:
@@ -130,6 +159,7 @@ def _page(found: dict[str, Any]) -> list[Block]:
         ),
         Heading("extras"),
         Facts(tuple(installed)),
+        *_own(found["coefficients"]),
         Heading("calibrated"),
     ]
     by_gpu: dict[str, list[dict[str, Any]]] = {}
@@ -139,6 +169,17 @@ def _page(found: dict[str, Any]) -> list[Block]:
     nothing = (("", ("no GPU: every figure comes from data sheets",)),)
     blocks.append(Facts(items, label_width=24) if items else Facts(nothing, label_width=0))
     return blocks
+
+
+def _own(own: dict[str, Any]) -> list[Block]:
+    if own["folder"] is None:
+        return []
+    items = [("folder", (own["folder"],))]
+    items += [
+        (one["gpu"], (f"{text.whole(one['rows'])} rows", *filter(None, (one["date"], one["sources"]))))
+        for one in own["gpus"]
+    ]
+    return [Heading("your coefficients"), Facts(tuple(items), label_width=24)]
 
 
 def _families(fitted: list[dict[str, Any]]) -> tuple[str, ...]:

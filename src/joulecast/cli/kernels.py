@@ -43,6 +43,7 @@ def kernels(
         str | None, typer.Option("--power-limit", metavar="W", help="Power limit.", show_default=False)
     ] = None,
     ignore_extra: Annotated[bool, typer.Option("--ignore-extra", help="Pass over unknown columns.")] = False,
+    coefficients: options.Coefficients = None,
     json: options.Json = False,
     csv: options.Csv = False,
     output: Annotated[
@@ -58,6 +59,7 @@ def kernels(
     """
     parquet = output is not None and output.suffix.lower() == ".parquet" and not (json or csv)
     form = "parquet" if parquet else chosen_format(json, csv, output)
+    options.use_coefficients(coefficients)
     shapes = {**_read(columns), **_columns_set(set_)}
     clock_mhz = options.real("--clock", clock, "MHz")
     limit_w = options.real("--power-limit", power_limit, "W", example="300")

@@ -25,6 +25,28 @@ Changes = Annotated[
     ),
 ]
 
+Coefficients = Annotated[
+    Path | None,
+    typer.Option(
+        "--coefficients", metavar="DIR", help="Look here for coefficients before the shipped ones.", show_default=False
+    ),
+]
+
+
+def use_coefficients(folder: Path | None) -> None:
+    """Do what ``--coefficients`` asks for, before anything is predicted.
+
+    Raises
+    ------
+    InputError
+        If it is no folder, or holds a file that can't be used.
+    """
+    if folder is not None:
+        from joulecast.coefficients.users import use_coefficients as use
+
+        use(folder)
+
+
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _REAL = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})", re.ASCII)
 

@@ -51,6 +51,7 @@ def predict(
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Price it even if it does not fit.")] = False,
     top: Annotated[str, typer.Option("--top", metavar="N", help="Layers to show.")] = "6",
     kernels: Annotated[bool, typer.Option("--kernels", help="List every launch.")] = False,
+    coefficients: options.Coefficients = None,
     json: options.Json = False,
     csv: options.Csv = False,
     output: options.Output = None,
@@ -60,6 +61,7 @@ def predict(
     joulecast predict meta-llama/Llama-3.1-8B --gpu h100 --batch 8 --prompt 2048 --generate 256
     """
     form = chosen_format(json, csv, output)
+    options.use_coefficients(coefficients)
     names = options.names("--gpu", gpu)
     layers = options.whole("--top", top, minimum=0, example="6") or 0
     model = {

@@ -65,6 +65,14 @@ def load(gpu_name: str) -> GpuCoefficients | None:
     return merged
 
 
+@cache
+def own_file(gpu_name: str) -> Path | None:
+    """The user's file of the GPU called `gpu_name`, if there is one."""
+    folder = places.users_folder()
+    path = None if folder is None or folder == places.shipped_folder() else folder / f"{gpu_name}.toml"
+    return path if path is not None and path.is_file() else None
+
+
 def overlaid(base: GpuCoefficients, above: GpuCoefficients) -> GpuCoefficients:
     """`base` with everything that `above` has in its place."""
     return GpuCoefficients(

@@ -285,6 +285,7 @@ def host_coefficients(gpu: Gpu) -> HostCoefficients:
 def forget() -> None:
     """Drop what was looked up, after coefficient files changed on disk."""
     store.load.cache_clear()
+    store.own_file.cache_clear()
     corrections.load_correction.cache_clear()
     load_intervals.cache_clear()
     for cached in (relatives, time_coefficients, power_coefficients, host_coefficients):

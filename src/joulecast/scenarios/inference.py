@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w, number
+from joulecast.coefficients import store
 from joulecast.coefficients.intervals import load_intervals
 from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
 from joulecast.coefficients.transfer import host_coefficients, relatives
@@ -361,7 +362,7 @@ class _Parts:
             intervals=self.intervals(list(self.phase_names)),
             provenance=MappingProxyType(provenance),
             warnings=warnings,
-            notes=self.lowered.notes,
+            notes=(*self.lowered.notes, *_own_coefficients(self.gpu)),
             unpriced=self.unpriced_shares(),
             info=MappingProxyType(
                 {
@@ -423,6 +424,12 @@ class _Parts:
                 words.append(f"{column.name}={text}")
             texts.append(" ".join(words))
         return np.array(texts, dtype=object)
+
+
+def _own_coefficients(gpu: Gpu) -> tuple[str, ...]:
+    """A note where the user's own coefficients take part."""
+    path = store.own_file(gpu.name.split("+")[0])
+    return () if path is None else (f"with coefficients of your own: {path}",)
 
 
 def _weighted_mean(values: list[float], weights: list[float]) -> float:
