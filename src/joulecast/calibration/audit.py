@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,16 @@ def audit_batch(measured: Measured, gpu: Gpu | None = None) -> Audit:
     findings = _unit(part, rates) or _too_fast(part, work, rates, gpu)
     findings += contradictions.repeats(part) + contradictions.against_growth(part)
     return Audit(n, tuple(found + [one.moved(good) for one in findings]))
+
+
+def sound(batches: Iterable[Measured]) -> Iterator[Measured]:
+    """`batches` without the rows that an audit flags; none that is left without rows."""
+    for batch in batches:
+        flagged = audit_batch(batch).flagged
+        if not flagged.any():
+            yield batch
+        elif not flagged.all():
+            yield batch.take(np.flatnonzero(~flagged))
 
 
 def audit_power(power_w: Floats, limit_w: Any, gpu: Gpu, *, tolerance: float | None = None) -> list[Finding]:

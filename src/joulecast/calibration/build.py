@@ -1,22 +1,31 @@
-"""Rebuilds coefficient files from the measured tables: kernels, their corrections, power, then whole passes."""
+"""Rebuilds coefficient files from measured tables: kernels, corrections, power, whole passes, widths of intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
+from joulecast.calibration.audit import sound
 from joulecast.calibration.corrections import train_corrections
+from joulecast.calibration.interval_fit import fit_time_intervals
 from joulecast.calibration.kernels import fit_kernels
 from joulecast.calibration.network_fit import NETWORK_STEPS, fit_all_networks
+from joulecast.calibration.own_fit import residuals_by_family
 from joulecast.calibration.pass_fit import PASSES, fit_all_passes
 from joulecast.calibration.power_fit import fit_kernel_power
-from joulecast.coefficients import store, transfer
+from joulecast.calibration.power_intervals import with_passes, with_power
+from joulecast.calibration.tables import read_kernel_tables
+from joulecast.coefficients import places, store, transfer
 from joulecast.coefficients.corrections import load_correction, write_correction
-from joulecast.coefficients.schema import GpuCoefficients
+from joulecast.coefficients.intervals import write_intervals
+from joulecast.coefficients.schema import Calibration, GpuCoefficients
+from joulecast.coefficients.users import using
+from joulecast.kernels.registry import families
 
 #: Stages in the order in which they build on each other.
-STAGES = ("kernels", "corrections", "power", "networks", "passes")
+STAGES = ("kernels", "corrections", "power", "networks", "passes", "intervals")
 
 
 def build(
@@ -35,6 +44,11 @@ def build(
     tell : callable
         Gets a line for each fit.
     """
+    with using(out):
+        _build(folder, out, stages, tell)
+
+
+def _build(folder: Path, out: Path, stages: tuple[str, ...], tell: Callable[[str], None]) -> None:
     if "kernels" in stages:
         for gpu, time in fit_kernels(folder, tell=tell).items():
             _write(out, replace(_read(out, gpu), time=time))
@@ -60,12 +74,42 @@ def build(
         for gpu, (time, power, host) in fit_all_passes(folder, tell=tell).items():
             kept = _read(out, gpu)
             _write(out, replace(kept, time={**kept.time, **time}, power=power, host=host))
+    if "intervals" in stages:
+        _fit_intervals(folder, out, tell)
+    for gpu in places.gpus_in(out):
+        _write(out, _signed(_read(out, gpu)))
+
+
+def _fit_intervals(folder: Path, out: Path, tell: Callable[[str], None]) -> None:
+    """Widths of intervals of times, then of what builds on them."""
+    batches = list(sound(read_kernel_tables(folder, tuple(families()))))
+    found = fit_time_intervals(batches, tell)
+    write_intervals(found, out / places.INTERVALS)
+    transfer.forget()
+    found = with_passes(with_power(found, batches, tell), folder, tell)
+    write_intervals(found, out / places.INTERVALS)
+    transfer.forget()
+
+
+def _signed(coefficients: GpuCoefficients) -> GpuCoefficients:
+    """The coefficients with where they come from; no date, so that rebuilding changes nothing."""
+    fitted = [one for one in coefficients.time.values() if one.provenance == "fitted"]
+    words = dict.fromkeys(word for one in fitted for word in one.source.split(f"; {PASSES}")[0].split(", "))
+    return replace(
+        coefficients,
+        calibration=Calibration(
+            version=version("joulecast"),
+            sources=", ".join(sorted(words)),
+            rows=sum(one.rows for one in fitted),
+            residuals=residuals_by_family(coefficients.time, coefficients.power),
+        ),
+    )
 
 
 def _forget(out: Path, *sources: str) -> None:
     """Take out times that were fitted on any of `sources`."""
-    for path in sorted(out.glob("*.toml")):
-        kept = store.read(path)
+    for gpu in places.gpus_in(out):
+        kept = _read(out, gpu)
         alone = {key: one for key, one in kept.time.items() if not any(name in one.source for name in sources)}
         if len(alone) < len(kept.time):
             _write(out, replace(kept, time=alone))

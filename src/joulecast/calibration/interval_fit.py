@@ -28,10 +28,11 @@ from joulecast.physics.uncertainty import by_size
 Floats = npt.NDArray[np.float64]
 Fits = Mapping[str, TimeCoefficients]
 
-#: Rows of one table that are looked at, of one pool that a correction is trained on where shapes are left out, and
-#: where a GPU is.
+#: Rows of one table and of one pool that are looked at; of one pool that a correction is trained on where shapes are
+#: left out, and where a GPU is; and of one group that efficiencies are fitted on.
 ROWS_OF_BATCH = 8_000
-SHAPE_ROWS = 8_000
+ROWS_OF_POOL = 5_000
+SHAPE_ROWS = 5_000
 GPU_ROWS = 2_000
 _FIT_ROWS = 800
 
@@ -109,6 +110,15 @@ def residuals_of(
         key = f"{pool.key}/{group}"
         out.append(Residuals(family, pool.gpu.name, key, ratio, size_s, distance, fitted.spread90, unlike))
     return out
+
+
+def thinned(pool: Pool, seed: int = 0) -> Pool:
+    """At most `ROWS_OF_POOL` rows of a pool, drawn so that each group keeps its share."""
+    n = len(pool.time_s)
+    if n <= ROWS_OF_POOL:
+        return pool
+    rows = np.random.default_rng(seed).choice(n, ROWS_OF_POOL, replace=False)
+    return pool.take(np.sort(rows))
 
 
 def efficiencies(pool: Pool) -> dict[str, TimeCoefficients]:
@@ -272,14 +282,18 @@ def transfer_curve(
             needed = conformal_quantile(np.abs(one.log_ratio) / inner_half_width(one, families[name]))
             places.append(one.unlike)
             added.append(np.sqrt(max(needed**2 - one.spread90**2, 0.0)))
-    place, value = np.array(places), np.array(added)
-    knots = np.array(UNLIKE_KNOTS)
-    edges = np.concatenate([[-1.0], 0.5 * (knots[1:] + knots[:-1]), [np.inf]])
+    return blended_curve(places, added, Intervals().transfer)
+
+
+def blended_curve(places: Sequence[float], values: Sequence[float], typical: tuple[float, ...]) -> tuple[float, ...]:
+    """A rising curve at `UNLIKE_KNOTS`: at each the median of the `values` nearest it, drawn to a `typical` one."""
+    place, value = np.array(places, dtype=np.float64), np.array(values, dtype=np.float64)
+    nearest = np.abs(place[:, None] - np.array(UNLIKE_KNOTS)).argmin(axis=1)
     curve = []
-    for low, high, typical in zip(edges[:-1], edges[1:], Intervals().transfer, strict=True):
-        near = value[(place > low) & (place <= high)]
-        middle = float(np.median(near)) if near.size else typical
-        curve.append((middle * near.size + typical * _TYPICAL_COUNTS) / (near.size + _TYPICAL_COUNTS))
+    for knot, usual in enumerate(typical):
+        near = value[nearest == knot]
+        middle = float(np.median(near)) if near.size else usual
+        curve.append((middle * near.size + usual * _TYPICAL_COUNTS) / (near.size + _TYPICAL_COUNTS))
     return tuple(float(one) for one in np.maximum.accumulate(curve))
 
 
@@ -348,7 +362,7 @@ def of_family(
     batches: Sequence[Measured],
 ) -> tuple[FamilyIntervals, list[Residuals], list[Residuals], float] | None:
     """Widths of one family, its residuals on left-out GPUs and groups, and the coverage of shapes not learnt from."""
-    pools = list(pools_of(batches, ROWS_OF_BATCH))
+    pools = [thinned(pool) for pool in pools_of(batches, ROWS_OF_BATCH)]
     learn, test = without_shapes(pools)
     if not learn or not test:
         return None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.calibration.audit import sound
 from joulecast.calibration.conformal import conformal_quantile
 from joulecast.calibration.tables import QUALITIES, Measured, read_kernel_tables
 from joulecast.calibration.time_fit import HOST_PARAMETERS, fit_time, hash_fold, take_work
@@ -78,12 +79,12 @@ def pools(
     folder: Path, kinds: tuple[str, ...] | None = None, most_rows: int = MOST_ROWS, seed: int = 0,
     sustained_too: bool = False,
 ) -> Iterator[Pool]:  # fmt: skip
-    """Measured kernels pooled by GPU, family and engine.
+    """Measured kernels pooled by GPU, family and engine, without rows that the audit flags.
 
     Where an engine's kernels were timed in bursts as well as under load, only the bursts are given, unless
     `sustained_too`; where only under load, rows at the power limit are marked.
     """
-    return pools_of(read_kernel_tables(folder, kinds), most_rows, seed, sustained_too)
+    return pools_of(sound(read_kernel_tables(folder, kinds)), most_rows, seed, sustained_too)
 
 
 def pools_of(

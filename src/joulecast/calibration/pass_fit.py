@@ -151,6 +151,20 @@ def read_all(folder: Path) -> list[MeasuredPass]:
     return [*passes, *(read_generations(generations) if generations.is_file() else ())]
 
 
+def fitted_gpus(folder: Path) -> dict[str, list[MeasuredPass]]:
+    """Measured passes of the data folder by GPU."""
+    by_gpu: dict[str, list[MeasuredPass]] = defaultdict(list)
+    for run in read_all(folder):
+        by_gpu[run.gpu].append(run)
+    return dict(by_gpu)
+
+
+def pass_fit_of(gpu: Gpu, runs: Sequence[MeasuredPass]) -> tuple[PassTable, PassFit]:
+    """All passes of one GPU tabulated, and the fit on them."""
+    table = tabulate(runs, default_power(gpu))
+    return table, fit_passes(table, idle_prior_w(gpu), _SCALE_WIDTH[runs[0].source])
+
+
 def fit_all_passes(
     folder: Path, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, tuple[dict[str, TimeCoefficients], PowerCoefficients, HostCoefficients]]:
@@ -163,15 +177,10 @@ def fit_all_passes(
     tell : callable
         Gets a line for each GPU.
     """
-    by_gpu: dict[str, list[MeasuredPass]] = defaultdict(list)
-    for run in read_all(folder):
-        by_gpu[run.gpu].append(run)
     out = {}
-    for name, runs in by_gpu.items():
-        gpu = load_gpu(name)
-        table = tabulate(runs, default_power(gpu))
+    for name, runs in fitted_gpus(folder).items():
+        table, fit = pass_fit_of(load_gpu(name), runs)
         errors = leave_model_out(runs, table)
-        fit = fit_passes(table, idle_prior_w(gpu), _SCALE_WIDTH[runs[0].source])
         out[name] = coefficients_of(fit, table, errors)
         sizes = [float(np.mean(np.abs(one))) for one in (errors.time, errors.power, errors.energy)]
         tell(f"{name:18s} passes {len(runs):4d} runs  time {sizes[0]:.1%} power {sizes[1]:.1%} energy {sizes[2]:.1%}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.calibration.audit import sound
 from joulecast.calibration.kernels import shape_fold
 from joulecast.calibration.tables import QUALITIES, Measured, read_kernel_tables
 from joulecast.coefficients.schema import PowerCoefficients
@@ -181,7 +182,7 @@ def fit_kernel_power(folder: Path, tell: Callable[[str], None] = lambda _: None)
         Gets a line for each GPU.
     """
     batches: dict[str, list[Measured]] = defaultdict(list)
-    for batch in read_kernel_tables(folder, tuple(families())):
+    for batch in sound(read_kernel_tables(folder, tuple(families()))):
         if np.isfinite(batch.power_w).any():
             batches[batch.gpu].append(batch)
     out = {}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -89,15 +88,9 @@ def write_correction(model: CorrectionModel, path: Path) -> None:
     arrays: dict[str, Any] = {"schema": np.array(SCHEMA), "parts": np.array(sorted(model.parts), dtype=np.str_)}
     for place, one in enumerate((model, *(model.parts[group] for group in sorted(model.parts)))):
         arrays.update({f"{place}.{name}": value for name, value in _arrays(one).items()})
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez_compressed(file, **arrays)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    places.write_whole(path, buffer.getvalue())
 
 
 def _arrays(model: CorrectionModel) -> dict[str, Any]:

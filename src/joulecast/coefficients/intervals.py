@@ -131,6 +131,11 @@ def dump_intervals(intervals: Intervals) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write_intervals(intervals: Intervals, path: Path) -> None:
+    """Write widths atomically."""
+    places.write_whole(path, dump_intervals(intervals).encode("utf-8"))
+
+
 def _value(value: Any) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

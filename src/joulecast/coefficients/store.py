@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import string
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
@@ -155,15 +153,7 @@ def write(coefficients: GpuCoefficients, path: Path) -> None:
     """
     text = dump(coefficients)
     parse(text, str(path))
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    places.write_whole(path, text.encode("utf-8"))
 
 
 #: Numbers that something is divided by, or that are an exponent: none may be less than these.
