@@ -35,6 +35,9 @@ _FIT_ROWS = 1_000
 #: Parts in which the rows of a group are left out to learn the error.
 _FOLDS = 5
 
+#: Factors on the width of the prior that are tried.
+_WIDTHS = (0.5, 1.5, 5.0)
+
 #: Trusted readings of power that energies are fitted on at least, all together and in one table.
 _FEWEST_POWER_ROWS = 60
 _FEWEST_OF_TABLE = 20
@@ -176,10 +179,13 @@ def fit_groups(pool: Pool, source: str, seed: int) -> tuple[list[tuple[FittedGro
         donor = transfer.nearest(pool.gpu, family, engine, group)
         start = TimeCoefficients() if donor is None else donor.fitted
         unlike = 4.0 if donor is None else donor.unlike
-        fits = _Fits(part, group, start, float(np.clip(0.25 + 0.5 * unlike, 0.25, 1.0)), factor, source, seed)
         before = _misses(part, group, start, model)
-        left_out = fits.left_out(model)
-        fitted = fits.fit(part)
+        # how far from the relative to go is what predicts left-out rows best
+        base = float(np.clip(0.25 + 0.5 * unlike, 0.25, 1.0))
+        ways = [_Fits(part, group, start, base * width, factor, source, seed) for width in _WIDTHS]
+        tried = [fits.left_out(model) for fits in ways]
+        best = int(np.argmin([np.mean(np.abs(one.log_ratio)) for one in tried]))
+        left_out, fitted = tried[best], ways[best].fit(part)
         scores = np.abs(left_out.log_ratio) / inner_half_width(left_out, load_intervals().family(family))
         spread = conformal_quantile(scores)
         if left_out.log_ratio.size < _FOLDS * 2 and donor is not None:
