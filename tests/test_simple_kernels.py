@@ -218,7 +218,7 @@ def random_table(draw, kind_name: str) -> OpTable:
         elif column.type == "dtype":
             columns[column.name] = draw(st.sampled_from([dtype.name for dtype in DTYPES]))
         else:
-            columns[column.name] = draw(st.floats(0, 100))
+            columns[column.name] = draw(st.floats(column.minimum, min(column.maximum, 100)))
     return op_table(kind_name, columns)
 
 
