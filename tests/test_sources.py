@@ -21,8 +21,11 @@ from hypothesis import strategies as st
 
 import docs_oplist
 from joulecast.errors import InputError
+from joulecast.gpus import load_gpu
+from joulecast.validation import baseline
 from joulecast.workloads import files, oplist_schema
 from joulecast.workloads.energaizer import as_precision, read_trace, workload_of_trace
+from joulecast.workloads.frames import read_frame
 from joulecast.workloads.kinds import ELEMENTWISE, KINDS, REDUCTIONS
 from joulecast.workloads.oplist import operation_rows, read_oplist, workload_of_json, write_oplist
 from joulecast.workloads.request import Request
@@ -215,6 +218,7 @@ BAD_FILES = {
     "unknown field": (b'{"operation": [], "joulecast": 1}', "operations"),
     "memory unit slip": (b'{"operations": [], "memory": {"weights_gb": 1}}', "weights_gb"),
     "truncated": (b'[{"op": "gemm", "m": 8', "ends too early"),
+    "truncated in a word": (b'[{"op": "gem', "Unterminated string, line 1 column 9 (the file ends too early)"),
     "given twice": (b'[{"op": "gemm", "m": 8, "m": 9}]', "twice"),
     "latin-1": ('[{"op": "gemm", "layer": "é"}]'.encode("latin-1"), "UTF-8"),
     "deep": (b"[" * 200_000, "too deeply"),
@@ -244,6 +248,23 @@ def test_a_bad_file_is_one_clear_line(tmp_path: Path, content: bytes, word: str)
     with pytest.raises(InputError) as error:
         open_workload(write(tmp_path / "some.file", content))
     assert word in one_line(error)
+
+
+@pytest.mark.parametrize("read", [open_workload, load_gpu, read_frame], ids=["workload", "GPU", "table"])
+def test_a_bad_file_deep_in_folders_is_told_by_its_own_name(tmp_path: Path, read: Callable[[Any], Any]) -> None:
+    folder = tmp_path / ("a" * 90) / ("b" * 90)
+    folder.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"…[a/]*b+/broken\.toml") as error:
+        read(write(folder / "broken.toml", b"\x01\x02\x00 = ["))
+    assert one_line(error)
+
+
+@pytest.mark.parametrize("read", [open_workload, load_gpu, read_frame, baseline.read])
+def test_what_is_no_ordinary_file_is_refused_at_once(tmp_path: Path, read: Callable[[Any], Any]) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening one waits for a writer
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(InputError, match=r"regular file|is a folder|without a config"):
+            read(path)
 
 
 def test_checkpoints_are_refused_and_never_opened(tmp_path: Path) -> None:

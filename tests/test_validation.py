@@ -354,7 +354,7 @@ def test_a_chart_of_passes_is_drawn_from_their_errors():
         (("--data", "{tmp}/text.csv"), "no number"),
         (("--data", "{tmp}/unknown.csv"), "unknown operation 'gem': did you mean gemm?"),
         (("--data", "{tmp}/short.csv"), "short.csv"),
-        (("--data", "{tmp}/broken.parquet"), "neither a CSV nor a parquet"),
+        (("--data", "{tmp}/broken.parquet"), "not a readable parquet file"),
         (("--data", "{tmp}/passes"), "lacks dataset, gpu"),
         (("--data", "{data}", "--kind", "gem"), "did you mean gemm?"),
         (("--data", "{data}", "--gpu", "h1000"), "unknown GPU"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 
@@ -46,6 +47,13 @@ class MissingExtraError(JoulecastError):
 
 
 def shortened(value: object, limit: int = 80) -> str:
-    """`value` as one printable line of at most `limit` characters, for quoting in a message."""
+    """`value` as one printable line of at most `limit` characters, for quoting in a message.
+
+    A path keeps its end, which names the file; anything else its beginning.
+    """
     text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
-    return text if len(text) <= limit else text[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    if len(text) <= limit:
+        return text
+    if isinstance(value, os.PathLike):
+        return "\N{HORIZONTAL ELLIPSIS}" + text[len(text) - limit + 1 :]
+    return text[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"

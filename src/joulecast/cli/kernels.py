@@ -11,7 +11,6 @@ import typer
 
 from joulecast.cli import options
 from joulecast.cli.output import Answer, chosen_format, give
-from joulecast.errors import InputError, shortened
 from joulecast.reports import files, text
 from joulecast.reports.tables import Block, Facts, Table
 
@@ -138,7 +137,7 @@ def _page(table: KernelTable, shapes: dict[str, Any]) -> list[Block]:
 def _columns_set(texts: list[str] | None) -> dict[str, Any]:
     """Columns from ``--set``: one value, or several apart by commas."""
     found: dict[str, Any] = {}
-    for name, value in options.pairs("--set", texts).items():
+    for name, value in options.pairs("--set", texts, example="m=1,512").items():
         values = [_value(item.strip()) for item in value.split(",")]
         found[name] = values[0] if len(values) == 1 else values
     return found
@@ -157,16 +156,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     """Columns of a table; told apart by content, never run."""
     if path is None:
         return {}
-    name = shortened(path)
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise InputError(f"can't read {name}: {getattr(error, 'strerror', None) or error}") from None
-    import polars as pl
+    from joulecast.workloads.frames import read_frame
 
-    try:
-        frame = pl.read_parquet(data) if data[:4] == b"PAR1" else pl.read_csv(data)
-    except Exception as error:  # a reader of another library, on a file that may be anything
-        first = str(error).strip().split("\n", 1)[0]
-        raise InputError(f"{name} is neither a CSV nor a parquet table: {shortened(first)}") from None
+    frame = read_frame(path)
     return {column: frame[column].to_list() for column in frame.columns}

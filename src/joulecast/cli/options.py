@@ -93,7 +93,7 @@ def one_of(flag: str, text: str | None, choices: Sequence[str]) -> str | None:
     return word
 
 
-def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
+def pairs(flag: str, texts: Sequence[str] | None, *, example: str = "sm_count=160") -> dict[str, str]:
     """``key=value`` texts as a mapping.
 
     Raises
@@ -105,7 +105,7 @@ def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
     for text in texts or ():
         key, equals, value = (part.strip() for part in text.partition("="))
         if not (key and equals and value):
-            raise InputError(f"{flag} takes field=value, such as {flag} sm_count=160, not {_quoted(text)}")
+            raise InputError(f"{flag} takes field=value, such as {flag} {example}, not {_quoted(text)}")
         if key in found:
             raise InputError(f"{flag} gives {shortened(key, 40)} twice")
         found[key] = value

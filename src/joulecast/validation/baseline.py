@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError, shortened
+from joulecast.errors import InputError
+from joulecast.workloads.files import named, parse_json, read_bytes
 
 SCHEMA = "joulecast.accuracy-baseline/1"
 
@@ -84,13 +84,13 @@ def read(path: Path) -> dict[str, Any] | None:
     InputError
         If the file is none of ours.
     """
-    name = shortened(path)
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"can't read stored results from {name}: {error}") from None
+    name = named(path)
+    try:
+        document = parse_json(read_bytes(path), name)
+    except InputError as error:
+        raise InputError(f"can't read stored results: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise InputError(f"{name} holds no stored results: its schema is not {SCHEMA}")
     errors = document.get("errors")

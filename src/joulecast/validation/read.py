@@ -6,16 +6,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulecast.calibration.tables import Measured, measured_frame, read_kernel_tables
 from joulecast.errors import InputError, JoulecastError, shortened
+from joulecast.workloads.frames import read_frame
 from joulecast.workloads.kinds import kind
-
-if TYPE_CHECKING:
-    import polars as pl
 
 #: Folders of the data folder that hold kernels, and whole passes.
 KERNEL_SOURCES = ("aiconfigurator", "neusight", "e2e/vidur")
@@ -155,7 +152,7 @@ def _source(batch: Measured) -> str:
 
 def _is_of_kernels(path: Path) -> bool:
     """Whether a table has the columns of kernels: other tables may lie beside those."""
-    return set(REQUIRED) <= set(_read(path).columns)
+    return set(REQUIRED) <= set(read_frame(path).columns)
 
 
 def _tables(folder: Path) -> list[Path]:
@@ -175,7 +172,7 @@ def read_table(path: Path, kinds: tuple[str, ...] | None = None) -> Iterator[Mea
     import polars as pl
 
     name = shortened(path)
-    frame = _read(path)
+    frame = read_frame(path)
     lacking = [column for column in REQUIRED if column not in frame.columns]
     if lacking:
         raise InputError(
@@ -201,18 +198,3 @@ def read_table(path: Path, kinds: tuple[str, ...] | None = None) -> Iterator[Mea
                 yield from measured_frame(part, described.name)
             except JoulecastError as error:
                 raise InputError(f"{name}: {error}") from None
-
-
-def _read(path: Path) -> pl.DataFrame:
-    import polars as pl
-
-    name = shortened(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"can't read {name}: {error.strerror or error}") from None
-    try:
-        return pl.read_parquet(data) if data[:4] == b"PAR1" else pl.read_csv(data)
-    except Exception as error:  # a reader of another library, on a file that may be anything
-        first = str(error).strip().split("\n", 1)[0]
-        raise InputError(f"{name} is neither a CSV nor a parquet table: {shortened(first)}") from None

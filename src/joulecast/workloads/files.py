@@ -65,7 +65,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 def named(path: str | Path) -> str:
     """A path as it is quoted in messages: one printable line."""
-    return shortened(path, 120)
+    return shortened(Path(path), 120)
 
 
 def text_of(data: bytes, name: str) -> str:
@@ -91,10 +91,10 @@ def parse_json(data: bytes, name: str) -> Any:
     except _DuplicateKeyError as error:
         raise InputError(f"{name}: {shortened(error.args[0])!r} is given twice in one object") from None
     except json.JSONDecodeError as error:
-        ended = " (the file ends too early)" if error.pos >= len(text.rstrip()) else ""
-        raise InputError(
-            f"{name} is not valid JSON: {error.msg}, line {error.lineno} column {error.colno}{ended}"
-        ) from None
+        unclosed = error.msg.startswith("Unterminated string")  # told of at its start
+        ended = " (the file ends too early)" if unclosed or error.pos >= len(text.rstrip()) else ""
+        what = error.msg.removesuffix(" starting at")
+        raise InputError(f"{name} is not valid JSON: {what}, line {error.lineno} column {error.colno}{ended}") from None
     except RecursionError:
         raise InputError(f"{name} nests too deeply to be a description of a model") from None
     except ValueError:  # an integer of thousands of digits

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -142,16 +140,9 @@ def workload_of_parquet(data: bytes, name: str) -> Workload:
     """The workload in a parquet operation list."""
     import polars as pl
 
-    try:
-        with _quiet_decoder():
-            length = int(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item())
-            if length > MAX_OPERATIONS:
-                raise InputError(f"{name} has {length:,} operations; at most {MAX_OPERATIONS:,} are read")
-            frame = pl.read_parquet(io.BytesIO(data))
-    except InputError:
-        raise
-    except (Exception, pl.exceptions.PanicException):
-        raise InputError(f"{name} is not a readable parquet file (truncated or damaged)") from None
+    from joulecast.workloads.frames import frame_of_parquet
+
+    frame = frame_of_parquet(data, name, MAX_OPERATIONS)
     columns: dict[str, list[Any]] = {}
     for series in frame:
         number, word = series.dtype.is_numeric(), series.dtype in (pl.String, pl.Categorical, pl.Enum)
@@ -160,20 +151,7 @@ def workload_of_parquet(data: bytes, name: str) -> Workload:
             what = "numbers" if series.name in NUMERIC_COLUMNS else "text"
             raise InputError(f"{name}: column {series.name} must hold {what}, it holds {series.dtype}")
         columns[series.name] = series.to_list()
-    return _workload(_Rows(name, columns, length), Path(name).stem, {})
-
-
-@contextmanager
-def _quiet_decoder() -> Iterator[None]:
-    """Keep what a panic of the decoder prints, before it is raised, off the standard error."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+    return _workload(_Rows(name, columns, frame.height), Path(name).stem, {})
 
 
 def _header_fields(header: Mapping[str, Any], name: str) -> dict[str, Any]:
