@@ -6,9 +6,11 @@ import csv
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -275,6 +277,10 @@ def test_a_quantity_is_a_plain_number_above_zero(capsys, answers, flag, value):
         (["predict", MODEL, "--gpu", "h100,,a100"], "apart by commas"),
         (["predict", MODEL, "--gpu", "h100", "--bogus"], "--bogus"),
         (["predict", MODEL, "--gpu", "h100", "--set", "sm_count"], "field=value"),
+        (["gpus", "show", "h100", "--set", "sm_count=١٦٠"], "sm_count must be a number"),
+        (["gpus", "show", "h100", "--set", "sm_count=1_60"], "sm_count must be a number"),
+        (["validate", "--sample", "many"], "--sample takes a whole number"),
+        (["validate", "--kind", "gemm"], "--kind needs measurements"),
         (["predict", MODEL, "--gpu", "h100", "--set", "sm_count=1", "--set", "sm_count=2"], "twice"),
         (["predict", MODEL, "--gpu", "h100", "--launch", "lazy"], "eager, compiled, cuda_graph"),
         (["predict", MODEL, "--gpu", "h100", "--price", "free"], "money a kWh"),
@@ -285,7 +291,9 @@ def test_a_quantity_is_a_plain_number_above_zero(capsys, answers, flag, value):
         (["gpus", "show", "h101"], "did you mean"),
         (["gpus", "show", "h100", "--set", "dram_gb_s=3.352"], "TB/s"),
         (["kernels", "gemm", "--gpu", "h200", "--set", "m=0"], "m"),
-        (["kernels", "gemm", "--gpu", "h200", "--columns", "no-such.csv"], "can't read"),
+        (["kernels", "gemm", "--gpu", "h200", "--columns", "no-such.csv"], "no such file"),
+        (["kernels", "gemm", "--gpu", "h200", "--set", "m="], "m=1,512"),
+        (["kernels", "gemm", "--gpu", "h200", "--columns", os.devnull], "not a regular file"),
         (["models", "no such model at all"], "unknown model"),
         (["bogus"], "No such command"),
         (["--bogus"], "--bogus"),
@@ -360,6 +368,24 @@ def test_kernels_prints_what_went_in_and_what_came_out(capsys, tmp_path):
     code, out, _ = _run(capsys, *arguments)
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("verb", [["kernels", "gemm", "--gpu", "h200", "--columns"], ["predict", "--gpu", "h200"]])
+def test_a_damaged_table_is_read_or_refused_in_one_line(capsys, tmp_path, verb):
+    path = tmp_path / "shapes.parquet"
+    pl.DataFrame({"m": range(1, 200), "n": [64] * 199, "k": 64, "dtype": "bf16", "op": "gemm"}).drop(
+        "op" if verb[0] == "kernels" else []
+    ).write_parquet(path)
+    whole = path.read_bytes()
+    draw = random.Random(3)
+    for _ in range(60):
+        damaged = bytearray(whole)
+        for _ in range(3):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        path.write_bytes(damaged)
+        code, out, err = _run(capsys, *verb, str(path), "--csv")
+        assert code in (0, 2)
+        assert (err.count("\n"), out == "") == ((1, True) if code else (0, False))
 
 
 def test_help_and_version(capsys):

@@ -82,13 +82,16 @@ def validate(
     stored = stored_results.read(path)
     if stored is None and baseline is not None and not update_baseline:
         raise InputError(f"no stored results at {shortened(path)}: --update-baseline makes them")
+    numbers = {"sample": sample, "train_rows": train_rows, "jobs": jobs}
+    asked = _asked(only, kind, gpu, protocol, numbers)
     if data is None:
-        if write is not None or update_baseline:
-            raise InputError("--write and --update-baseline need measurements to score: give --data PATH")
+        scored = {"write": write, "update_baseline": update_baseline, "only": only, "kind": kind, "gpu": gpu}
+        for name, value in {**scored, "protocol": protocol, **numbers}.items():
+            if value:
+                raise InputError(f"--{name.replace('_', '-')} needs measurements to score: give --data PATH")
         _show_stored(stored, form, output)
         return 0
 
-    asked = _asked(only, kind, gpu, protocol, {"sample": sample, "train_rows": train_rows, "jobs": jobs})
     if write is not None:
         _check_page(write)
     from joulecast.validation.run import validate as run

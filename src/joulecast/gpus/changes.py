@@ -91,6 +91,8 @@ def _value(field: str, value: object) -> str | float:
     if isinstance(value, bool):
         raise InputError(f"{field} must be a number, not {value}")
     try:
+        if isinstance(value, str) and not (value.isascii() and "_" not in value):
+            raise ValueError("Python would read other scripts' digits and grouped ones")
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{field} must be a number, not {shortened(repr(value), 40)}") from None

@@ -157,7 +157,9 @@ def predict_kernels(
 def _separated(op: str, columns: Mapping[str, Any], ignore_extra: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     described = kind(op)
     if not isinstance(columns, Mapping):
-        names = getattr(columns, "columns", None)  # a data frame
+        if hasattr(columns, "collect"):  # a lazy frame: what it would run, and its errors, are the caller's
+            raise InputError(f"columns of {op} must be a mapping or a data frame: collect() the lazy frame first")
+        names = getattr(columns, "column_names", getattr(columns, "columns", None))  # a table, or a data frame
         if names is None:
             raise InputError(f"columns of {op} must be a mapping of names to values, or a data frame")
         columns = {name: columns[name] for name in names}

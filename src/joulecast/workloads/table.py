@@ -255,6 +255,9 @@ def op_table(kind_name: str, columns: Mapping[str, Any], *, rows: int | None = N
         coded, missing = _encoded(described.name, column, value)
         coded = np.ascontiguousarray(np.broadcast_to(coded, (n,)))
         if missing is not None and missing.any():
+            if column.default is None and not missing.all():
+                row = int(np.argmax(missing))
+                raise InputError(f"{kind_name} needs its {column.name} in every row: row {row} has none")
             coded = np.where(missing, _default(described.name, column, out, n), coded)
         out[column.name] = coded
     return OpTable(described.name, out)
