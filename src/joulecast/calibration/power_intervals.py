@@ -30,6 +30,9 @@ ROWS_OF_BATCH = 1_500
 #: Half-widths below which no meter is.
 _LEAST = 0.02
 
+#: Rows at the limit that widths there are fitted on at least.
+_FEWEST_CAPPED = 50
+
 
 @dataclass(frozen=True)
 class PowerResiduals:
@@ -40,6 +43,7 @@ class PowerResiduals:
     power: Floats
     time: Floats
     capped: npt.NDArray[np.bool_]
+    excess: Floats
     power_spread: float
     time_spread: Floats
 
@@ -66,6 +70,7 @@ def power_residuals(batches: Sequence[Measured], exclude_own: bool = False, seed
             power=np.log(settled.power_w / few.power_w)[good],
             time=np.log(settled.time_s / few.time_s)[good],
             capped=settled.throttled[good],
+            excess=settled.excess[good],
             power_spread=_donor_spread(gpu, exclude),
             time_spread=priced.time_spread[good],
         )
@@ -98,10 +103,10 @@ def with_power(
     for name, members in sorted(by_family.items()):
         found = _family(families.get(name, FamilyIntervals()), members)
         if found is not None:
-            families[name] = found
+            families[name] = found = _with_capped(found, members)
             hit = np.concatenate([np.abs(one.power[~one.capped]) <= one.power_spread * found.power for one in members])
-            tell(f"{name:24s} power x{found.power:.2f} energy x{found.energy:.2f}: in {hit.mean():.1%}")
-    capped_power, capped_time = _capped(own, intervals)
+            factors = f"power x{found.power:.2f} energy x{found.energy:.2f} at limit {found.capped:.2f}"
+            tell(f"{name:24s} {factors}: in {hit.mean():.1%}")
     foreign = list(power_residuals(batches, exclude_own=True))
     places, added = [], []
     for gpu_name in dict.fromkeys(one.gpu for one in foreign):
@@ -117,9 +122,7 @@ def with_power(
         added.append(float(np.sqrt(max(needed**2 - members[0].power_spread ** 2, 0.0))))
         tell(f"{gpu_name:24s} power from relatives at {places[-1]:.1f}: half-width {needed:.2f}")
     curve = blended_curve(places, added, Intervals().power_transfer)
-    return replace(
-        intervals, families=families, power_transfer=curve, capped_power=capped_power, capped_time=capped_time
-    )
+    return replace(intervals, families=families, power_transfer=curve, capped_time=_capped_time(own, intervals))
 
 
 def _family(known: FamilyIntervals, members: Sequence[PowerResiduals]) -> FamilyIntervals | None:
@@ -137,17 +140,25 @@ def _family(known: FamilyIntervals, members: Sequence[PowerResiduals]) -> Family
     return replace(known, power=factor, energy=float(np.clip(weighted_quantile(energy, weight), 0.3, 3.0)))
 
 
-def _capped(own: Sequence[PowerResiduals], known: Intervals) -> tuple[float, float]:
-    """Half-widths of a power that the limit sets, and of what the clock then adds to times."""
+def _with_capped(known: FamilyIntervals, members: Sequence[PowerResiduals]) -> FamilyIntervals:
+    """The family with the width of powers that the limit surely sets, beyond those that may lie under it."""
+    some = [one for one in members if one.capped.any()]
+    if sum(int(one.capped.sum()) for one in some) < _FEWEST_CAPPED:
+        return known
+    size = np.concatenate([np.abs(one.power[one.capped]) for one in some])
+    promised = np.concatenate([one.power_spread * known.power - one.excess[one.capped] for one in some])
+    weight = equal_weights([one.gpu for one in some for _ in range(int(one.capped.sum()))])
+    return replace(known, capped=max(weighted_quantile(np.where(size > promised, size, 0.0), weight), _LEAST))
+
+
+def _capped_time(own: Sequence[PowerResiduals], known: Intervals) -> float:
+    """What a clock that the limit sets adds to the half-width of times."""
     some = [one for one in own if one.capped.any()]
-    if sum(int(one.capped.sum()) for one in some) < 50:
-        return known.capped_power, known.capped_time
-    weight = equal_weights([f"{one.gpu} {one.family}" for one in some for _ in range(int(one.capped.sum()))])
-    power = np.concatenate([np.abs(one.power[one.capped]) for one in some])
-    time = np.concatenate(
-        [np.sqrt(np.maximum(one.time[one.capped] ** 2 - one.time_spread[one.capped] ** 2, 0.0)) for one in some]
-    )
-    return max(weighted_quantile(power, weight), _LEAST), weighted_quantile(time, weight)
+    if sum(int(one.capped.sum()) for one in some) < _FEWEST_CAPPED:
+        return known.capped_time
+    added = [np.sqrt(np.maximum(one.time**2 - one.time_spread**2, 0.0))[one.capped] for one in some]
+    weight = equal_weights([one.gpu for one in some for _ in range(int(one.capped.sum()))])
+    return weighted_quantile(np.concatenate(added), weight)
 
 
 def with_passes(intervals: Intervals, folder: Path, tell: Callable[[str], None] = lambda _: None) -> Intervals:

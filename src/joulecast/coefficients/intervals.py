@@ -39,6 +39,8 @@ class FamilyIntervals:
         On the half-width of the power.
     energy : float
         On the half-width of the energy beside that of independent time and power.
+    capped : float
+        Half-width of a power that the limit surely sets.
     rows : int
         Left-out rows behind them.
     """
@@ -48,6 +50,7 @@ class FamilyIntervals:
     hull: float = 2.0
     power: float = 1.0
     energy: float = 1.0
+    capped: float = 0.03
     rows: int = 0
 
 
@@ -64,7 +67,7 @@ class Intervals:
     power_transfer : tuple of float
         The same for powers.
     capped_power : float
-        Half-width of a power that the limit sets.
+        Half-width of the power of a whole pass that the limit sets.
     capped_time : float
         What a clock that the limit sets adds to the half-width of a time.
     model : float

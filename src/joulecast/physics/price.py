@@ -54,6 +54,8 @@ class Priced:
         Half the width of the 90 % interval of the time, in natural logarithms.
     power_spread : ndarray
         The same of the power, where no limit sets it.
+    capped_spread : ndarray
+        The same of a power that the limit surely sets.
     energy_factor : ndarray
         On the half-width of the energy beside that of independent time and power.
     distance : ndarray
@@ -71,6 +73,7 @@ class Priced:
     provenance: npt.NDArray[np.intp]
     time_spread: Floats
     power_spread: Floats
+    capped_spread: Floats
     energy_factor: Floats
     distance: Floats
     host_us: Floats
@@ -82,12 +85,23 @@ class Priced:
 
 @dataclass(frozen=True)
 class Settled:
-    """Operations at the clock they settle at: time, mean power and clock of each, and where it throttles."""
+    """Operations at the clock they settle at.
+
+    Attributes
+    ----------
+    time_s, power_w, clock_mhz : ndarray
+        Of each. [s, W, MHz]
+    throttled : ndarray of bool
+        Where the power limit lowers the clock.
+    excess : ndarray
+        Logarithm of the power at the clock asked for over the limit, where it throttles; else 0.
+    """
 
     time_s: Floats
     power_w: Floats
     clock_mhz: Floats
     throttled: npt.NDArray[np.bool_]
+    excess: Floats
 
     @property
     def energy_j(self) -> Floats:
@@ -159,6 +173,7 @@ def price(
         provenance=kept[work.group],
         time_spread=widened(spread, distance, width.hull),
         power_spread=np.full(len(work), power.spread90 * width.power),
+        capped_spread=np.full(len(work), width.capped),
         energy_factor=np.full(len(work), width.energy),
         distance=distance,
         host_us=np.array([one.host_us for one in per_group])[work.group],
@@ -198,7 +213,7 @@ def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any) -> Settled:
     clock = np.array(np.broadcast_to(np.asarray(clock_mhz, dtype=np.float64), (n,)))
     time_s, power_w = at_clock(priced, clock)
     over = np.flatnonzero(power_w > np.broadcast_to(np.asarray(power_limit_w, dtype=np.float64), (n,)))
-    throttled = np.zeros(n, dtype=np.bool_)
+    throttled, excess = np.zeros(n, dtype=np.bool_), np.zeros(n)
     if over.size:
         few = take(priced, over)
         limit = np.broadcast_to(np.asarray(power_limit_w, dtype=np.float64), (n,))[over]
@@ -206,18 +221,21 @@ def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any) -> Settled:
             lambda mhz, _: at_clock(few, mhz)[1], clock[over], priced.gpu.clock_min_mhz, limit, over.size
         )
         throttled[over] = True
+        excess[over] = np.log(power_w[over] / limit)
         clock[over] = settled
         time_s[over], power_w[over] = at_clock(few, settled)
-    return Settled(time_s, power_w, clock, throttled)
+    return Settled(time_s, power_w, clock, throttled, excess)
 
 
 def half_widths(priced: Priced, settled: Settled) -> tuple[Floats, Floats, Floats]:
     """Half the width of the 90 % intervals of time, power and energy of each operation, in natural logarithms.
 
-    Where the limit sets the power, that is known well, and what is not known of it shows in clock and time.
+    Where the limit sets the power, that is known well, the better the further the power without it would lie above,
+    and what is not known of it shows in clock and time.
     """
     known = load_intervals()
-    power = np.where(settled.throttled, known.capped_power, priced.power_spread)
+    capped = np.maximum(priced.power_spread - settled.excess, priced.capped_spread)
+    power = np.where(settled.throttled, capped, priced.power_spread)
     time = np.where(settled.throttled, np.hypot(priced.time_spread, known.capped_time), priced.time_spread)
     return time, power, priced.energy_factor * np.hypot(time, power)
 
