@@ -415,6 +415,27 @@ def test_every_kind_of_operation_has_a_count_of_its_arithmetic():
         assert (counted[0] == 0) == moves_only, name
 
 
+@pytest.mark.parametrize(
+    ("stored", "asked", "way"),
+    [
+        ({"quant_method": "awq", "bits": 4}, {}, "(awq): weight_dtype='int4'"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, {}, "(bitsandbytes): weight_dtype='int4'"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, {"dtype": "fp16"}, "(fp8): dtype='fp8_block'"),
+        ({"quant_method": "compressed-tensors"}, {}, "another dtype or weight_dtype"),
+        ({"quant_method": "awq", "bits": 4}, {"weight_dtype": "int4"}, ""),
+        ({"quant_method": "fp8"}, {"dtype": "fp8"}, ""),
+    ],
+)
+def test_a_quantised_checkpoint_that_is_priced_wider_says_so(stored: dict[str, Any], asked: dict[str, Any], way: str):
+    config = {**entry("meta-llama/Llama-3.1-8B").config, "quantization_config": stored}
+    notes = from_config(config, **asked).notes
+    assert len(notes) == bool(way)
+    assert way in "".join(notes)
+    with pytest.raises(InputError, match="quantization_config must hold a config of its own"):
+        from_config({**config, "quantization_config": "awq"}, **asked)
+    assert "fp8_block" in "".join(from_name("deepseek-v3").notes)
+
+
 def test_catalogue_names_are_found_by_hub_name_and_alias_in_any_case():
     assert len(catalogue()) >= 60
     assert entry("LLAMA-3.1-8b") is entry("meta-llama/Llama-3.1-8B") is entry("meta-llama/Llama-3.1-8B-Instruct")

@@ -57,10 +57,11 @@ def refuse_what_does_not_fit(workload: Workload, memory: MemoryNeed, gpu: Gpu, e
         )
         if way
     ]
-    what = f"{memory.needed_gb:.1f} GB needed (weights {memory.weights_gb:.1f}, KV cache {memory.kv_cache_gb:.1f}, "
-    what += f"activations {memory.activations_gb:.1f}), {memory.available_gb:.1f} GB there"
+    what = f"{memory.needed_gb:,.1f} GB needed (weights {memory.weights_gb:,.1f}, KV cache {memory.kv_cache_gb:,.1f}, "
+    what += f"activations {memory.activations_gb:,.1f}, framework {memory.framework_gb:.1f}), "
+    what += f"{memory.available_gb:,.1f} GB there"
     hint = f"; would fit: {', '.join(ways)}" if ways else ""
-    raise InfeasibleError(f"{workload.name} does not fit {gpu.name} by {short:.1f} GB: {what}{hint}")
+    raise InfeasibleError(f"{workload.name} does not fit {gpu.name} by {short:,.1f} GB: {what}{hint}")
 
 
 def _smaller_batch(workload: Workload, memory: MemoryNeed) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +18,9 @@ from joulecast.workloads.table import Workload
 
 #: Configs are a few kilobytes; a larger file is something else.
 LARGEST_FILE_BYTES = 5_000_000
+
+#: Methods of quantisation that a model's builder takes from the config itself.
+_READ_BY_BUILDERS = ("mxfp4",)
 
 
 def from_config(config: Mapping[str, Any], request: Request | None = None, name: str = "", **options: Any) -> Workload:
@@ -61,10 +65,11 @@ def from_config(config: Mapping[str, Any], request: Request | None = None, name:
     build = builder(model_type)
     if build is None:
         _refuse_type(model_type, called)
-    workload = build(Config(config, called), asked)
+    checked = Config(config, called)
+    workload = build(checked, asked)
     if asked.image_size is not None and "image_size" not in workload.info:
         raise InputError(f"image_size does not apply to {workload.name}, which takes no images")
-    return workload
+    return replace(workload, notes=(*workload.notes, *_stored_otherwise(checked, asked)))
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -94,6 +99,21 @@ def from_file(path: str | Path, request: Request | None = None, **options: Any) 
     place = Path(path)
     name = given if isinstance(given, str) and given else (place.stem if place.suffix else place.name)
     return from_config(config, request, name, **options)
+
+
+def _stored_otherwise(config: Config, asked: Request) -> tuple[str, ...]:
+    """A note where the checkpoint holds its weights in fewer bits than they are priced in."""
+    stored = config.sub("quantization_config")
+    method = stored.word("quant_method")
+    wide = asked.weight_dtype is None and asked.dtype in ("fp64", "fp32", "tf32", "fp16", "bf16")
+    if not stored.values or not wide or method in _READ_BY_BUILDERS:
+        return ()
+    if method in ("fp8", "fbgemm_fp8"):
+        way = "dtype='fp8_block'" if "weight_block_size" in stored else "dtype='fp8'"
+    else:
+        narrow = stored.flag("load_in_4bit") or stored.values.get("bits") == 4
+        way = "weight_dtype='int4'" if narrow else "another dtype or weight_dtype"
+    return (f"the checkpoint's weights are quantised ({method or 'method not told'}): {way} prices them so",)
 
 
 def _refuse_type(model_type: str, name: str) -> NoReturn:
