@@ -28,6 +28,9 @@ from joulecast.physics.uncertainty import by_size
 Floats = npt.NDArray[np.float64]
 Fits = Mapping[str, TimeCoefficients]
 
+#: Coefficients, how unlike they are what they are used for, and whether they are of the same GPU.
+Known = tuple[TimeCoefficients, float, bool]
+
 #: Rows of one table and of one pool that are looked at; of one pool that a correction is trained on where shapes are
 #: left out, and where a GPU is; and of one group that efficiencies are fitted on.
 ROWS_OF_BATCH = 8_000
@@ -68,6 +71,8 @@ class Residuals:
         Half-width that their coefficients promise.
     unlike : float
         Of their coefficients from what they are used for; 0 for their own.
+    itself : bool
+        Whether their coefficients are of the same GPU.
     """
 
     family: str
@@ -78,6 +83,7 @@ class Residuals:
     distance: Floats
     spread90: float
     unlike: float = 0.0
+    itself: bool = True
 
     def take(self, rows: npt.NDArray[np.bool_]) -> Residuals:
         """The rows at `rows`."""
@@ -85,7 +91,7 @@ class Residuals:
 
 
 def residuals_of(
-    pool: Pool, per_group: Sequence[tuple[TimeCoefficients, float] | None], model: CorrectionModel | None,
+    pool: Pool, per_group: Sequence[Known | None], model: CorrectionModel | None,
     exclude: tuple[str, ...] = (),
 ) -> list[Residuals]:  # fmt: skip
     """Residuals of the rows of a pool by group, each with its coefficients and how unlike they are; None for no fit."""
@@ -95,7 +101,7 @@ def residuals_of(
         rows = np.flatnonzero((pool.work.group == code) & ~pool.capped)
         if one is None or not rows.size:
             continue
-        fitted, unlike = one
+        fitted, unlike, itself = one
         work = take_work(pool.work, rows)
         times = module_times(work, pool.gpu, parameters_by_row([fitted] * len(work.groups), work.group))
         seconds, distance = duration_s(times, pool.gpu, pool.gpu.clock_max_mhz), np.zeros(rows.size)
@@ -108,7 +114,7 @@ def residuals_of(
         ratio = np.log(seconds / pool.time_s[rows])
         size_s = rough_s(times, pool.gpu)
         key = f"{pool.key}/{group}"
-        out.append(Residuals(family, pool.gpu.name, key, ratio, size_s, distance, fitted.spread90, unlike))
+        out.append(Residuals(family, pool.gpu.name, key, ratio, size_s, distance, fitted.spread90, unlike, itself))
     return out
 
 
@@ -146,7 +152,7 @@ def without_shapes(pools: Sequence[Pool]) -> tuple[list[Residuals], list[Residua
     learn: list[Residuals] = []
     test: list[Residuals] = []
     for pool, (_, fits) in zip(pools, measured, strict=True):
-        own = [(fits[group], 0.0) if group in fits else None for group in pool.work.groups]
+        own = [(fits[group], 0.0, True) if group in fits else None for group in pool.work.groups]
         first = residuals_of(pool.take(pool.fold == 0), own, model)
         second = residuals_of(pool.take(pool.fold == 1), own, model)
         for part, other, members in ((first, second, learn), (second, first, test)):
@@ -186,11 +192,11 @@ def chip(gpu_name: str) -> str:
     return gpu_name.split("-")[0]
 
 
-def _donors(pool: Pool, exclude: tuple[str, ...], own: bool = True) -> list[tuple[TimeCoefficients, float] | None]:
+def _donors(pool: Pool, exclude: tuple[str, ...], own: bool = True) -> list[Known | None]:
     """The nearest coefficients for each group of a pool, and how unlike they are."""
     family, engine = pool.key.split("/", 1)
     found = [transfer.nearest(pool.gpu, family, engine, group, exclude=exclude, own=own) for group in pool.work.groups]
-    return [None if one is None else (one.fitted, one.unlike) for one in found]
+    return [None if one is None else (one.fitted, one.unlike, one.gpu == pool.gpu.name) for one in found]
 
 
 def own_fits(pool: Pool) -> dict[str, TimeCoefficients]:
@@ -220,7 +226,7 @@ def without_extremes(pools: Sequence[Pool], share: float = 0.1) -> list[Residual
     model = train(measured, held_out=True, most_rows=GPU_ROWS)
     out = []
     for (pool, fits), ends in zip(measured, extreme, strict=True):
-        own = [(fits[group], 0.0) if group in fits else None for group in pool.work.groups]
+        own = [(fits[group], 0.0, True) if group in fits else None for group in pool.work.groups]
         between = residuals_of(pool.take((pool.fold == 0) & ~ends), own, model)
         spread = {one.key: conformal_quantile(np.abs(one.log_ratio)) for one in between}
         outside = residuals_of(pool.take(ends), own, model)
@@ -316,7 +322,8 @@ def covered(rows: Sequence[Residuals], family: FamilyIntervals, curve: tuple[flo
         spread = one.spread90
         if curve is not None:
             added = transfer.interpolated(one.unlike, UNLIKE_KNOTS, curve)
-            spread = max(spread, family.transfer * float(np.hypot(spread, added)))
+            factor = family.groups if one.itself else family.transfer
+            spread = max(spread, factor * float(np.hypot(spread, added)))
         found.append(np.abs(one.log_ratio) <= spread * inner_half_width(one, family))
     return np.concatenate(found).astype(np.float64) if found else np.zeros(0)
 
@@ -351,7 +358,12 @@ def fit_time_intervals(
              f"hull {widths[name].hull:.1f}")  # fmt: skip
     curve = transfer_curve({name: [*moved[name], *grouped[name]] for name in moved}, widths)
     for name, members in moved.items():
-        widths[name] = replace(widths[name], transfer=transfer_factor(members, widths[name], curve))
+        groups = [one for one in grouped[name] if one.itself]
+        widths[name] = replace(
+            widths[name],
+            transfer=transfer_factor(members, widths[name], curve),
+            groups=transfer_factor(groups, widths[name], curve),
+        )
         tell(f"{name:24s} other GPUs x{widths[name].transfer:.2f}: {_by_gpu(members, widths[name], curve)}")
         tell(f"{name:24s} other groups: {_by_gpu(grouped[name], widths[name], curve)}")
     source = f"{sum(map(len, batches))} measured kernels, left out by shape, size and GPU"

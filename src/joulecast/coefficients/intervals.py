@@ -32,7 +32,9 @@ class FamilyIntervals:
     size : tuple of float
         On the half-width of a time, at `SIZE_KNOTS_S`.
     transfer : float
-        On the half-width that coefficients of a relative give.
+        On the half-width that coefficients of another GPU give.
+    groups : float
+        On the half-width that other groups or engines of the same GPU give.
     hull : float
         How many times its inner width an interval gains far outside the data.
     power : float
@@ -47,6 +49,7 @@ class FamilyIntervals:
 
     size: Curve = (1.0,) * len(SIZE_KNOTS_S)
     transfer: float = 1.0
+    groups: float = 1.0
     hull: float = 2.0
     power: float = 1.0
     energy: float = 1.0

@@ -112,7 +112,8 @@ def time_coefficients(
         return TimeCoefficients()
     if found.unlike == 0:
         return found.fitted
-    half_width = transferred_half_width(family, found.unlike, found.fitted.spread90)
+    itself = found.gpu == gpu.name.split("+")[0]
+    half_width = transferred_half_width(family, found.unlike, found.fitted.spread90, itself)
     return replace(
         found.fitted,
         provenance="transferred",
@@ -157,7 +158,7 @@ def nearest(
     return Donor(*min(choices, key=lambda choice: choice[:3])) if choices else None
 
 
-def transferred_half_width(family: str, unlike: float, spread90: float) -> float:
+def transferred_half_width(family: str, unlike: float, spread90: float, itself: bool = False) -> float:
     """Half-width of the interval of a time from coefficients of a relative. Natural logarithm.
 
     Parameters
@@ -167,10 +168,13 @@ def transferred_half_width(family: str, unlike: float, spread90: float) -> float
         Of donor and receiver, by GPU, group and engine.
     spread90 : float
         Half-width where the coefficients were fitted; the result is no less.
+    itself : bool
+        Whether they are of the same GPU, for another group or engine.
     """
     known = load_intervals()
     added = interpolated(unlike, UNLIKE_KNOTS, known.transfer)
-    return max(spread90, known.family(family).transfer * math.hypot(spread90, added))
+    width = known.family(family)
+    return max(spread90, (width.groups if itself else width.transfer) * math.hypot(spread90, added))
 
 
 def interpolated(x: float, knots: tuple[float, ...], values: tuple[float, ...]) -> float:
