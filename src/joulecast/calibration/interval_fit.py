@@ -390,8 +390,13 @@ def of_family(
 
 
 def _by_gpu(rows: Sequence[Residuals], family: FamilyIntervals, curve: tuple[float, ...]) -> str:
-    hits = {gpu: covered([one for one in rows if one.gpu == gpu], family, curve) for gpu in {one.gpu for one in rows}}
-    return "  ".join(f"{gpu} {hits[gpu].mean():.0%}" for gpu in sorted(hits))
+    """Coverage of each GPU's rows, with the factor for other GPUs that it did not teach."""
+    shares = []
+    for gpu in sorted({one.gpu for one in rows}):
+        others = [one for one in rows if one.gpu != gpu and not one.itself]
+        honest = replace(family, transfer=transfer_factor(others, family, curve)) if others else family
+        shares.append(f"{gpu} {covered([one for one in rows if one.gpu == gpu], honest, curve).mean():.0%}")
+    return "  ".join(shares)
 
 
 def _short(values: Sequence[float]) -> str:
