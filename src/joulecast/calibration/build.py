@@ -94,12 +94,12 @@ def _fit_intervals(folder: Path, out: Path, tell: Callable[[str], None]) -> None
 def _signed(coefficients: GpuCoefficients) -> GpuCoefficients:
     """The coefficients with where they come from; no date, so that rebuilding changes nothing."""
     fitted = [one for one in coefficients.time.values() if one.provenance == "fitted"]
-    words = dict.fromkeys(word for one in fitted for word in one.source.split(f"; {PASSES}")[0].split(", "))
+    sources = {one.source.split(f"; {PASSES}")[0] for one in fitted}
     return replace(
         coefficients,
         calibration=Calibration(
             version=version("joulecast"),
-            sources=", ".join(sorted(words)),
+            sources="; ".join(sorted(sources)),
             rows=sum(one.rows for one in fitted),
             residuals=residuals_by_family(coefficients.time, coefficients.power),
         ),
