@@ -9,12 +9,13 @@ import argparse
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"):
@@ -99,11 +100,25 @@ def gemm_rows(repeats: int) -> Measurement:
 
 
 def install_size(_: int) -> Measurement:
-    """Everything in this environment's site-packages; for a base install, run it from one."""
-    folder = Path(sysconfig.get_paths()["purelib"])
-    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    extras = [name for name in ("scipy", "pandas", "pytest", "mkdocs") if (folder / name).is_dir()]
-    return Measurement("install", total / 1e6, 350, "MB", note=f"with {', '.join(extras)}" if extras else "base")
+    """joulecast with all that it needs and no extra, whatever else this environment holds."""
+    import joulecast
+
+    files = {path for path in Path(joulecast.__file__).parent.rglob("*") if path.is_file()}
+    seen: set[str] = set()
+    wanted = ["joulecast"]
+    while wanted:
+        name = re.sub(r"[-_.]+", "-", wanted.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:  # wanted on other systems alone
+            continue
+        files |= {path for one in found.files or () if (path := Path(str(found.locate_file(one))).resolve()).is_file()}
+        wanted += [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in found.requires or () if "extra ==" not in one]
+    total = sum(path.stat().st_size for path in files)
+    return Measurement("install", total / 1e6, 350, "MB", note=f"{len(seen)} packages")
 
 
 def _fresh(arguments: list[str], repeats: int) -> float:
@@ -125,7 +140,7 @@ def main() -> int:
     """Measure and print; exit code 1 if a limit is not held."""
     parser = argparse.ArgumentParser(description="time the limits that joulecast holds itself to")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each measurement; the best counts")
-    parser.add_argument("--install-size", action="store_true", help="add the size of this environment")
+    parser.add_argument("--install-size", action="store_true", help="add the size of a base install")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
