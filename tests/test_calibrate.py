@@ -17,6 +17,7 @@ from joulecast.coefficients.schema import TIME_PARAMETERS, GpuCoefficients, Time
 from joulecast.coefficients.users import use_coefficients
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
+from joulecast.gpus.names import DATA
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import Conditions
 from joulecast.physics.correction import correct
@@ -109,7 +110,7 @@ def test_three_rows_move_the_times_and_stay_near_the_relative(tmp_path):
 
 
 def test_the_same_tables_and_seed_give_the_same_file(tmp_path):
-    path = table(tmp_path / "own.csv", *measured(20))
+    path = table(tmp_path / "own.csv", *measured(12))
     texts = [calibrate(path, tmp_path / name).files[0].path.read_bytes() for name in ("one", "two")]
     again = calibrate(path, tmp_path / "one").files[0].path.read_bytes()  # over what is there already
     assert texts[0] == texts[1] == again
@@ -137,7 +138,7 @@ def test_other_kernels_in_the_file_stay(tmp_path):
 
 
 def test_impossible_rows_are_set_aside_and_listed(tmp_path, capsys):
-    shape, seconds = measured(30)
+    shape, seconds = measured(16)
     largest = int(np.argmax(shape["m"] * shape["n"] * shape["k"]))
     clean = seconds.copy()
     seconds[largest] = 2e-6  # far above any peak
@@ -146,7 +147,7 @@ def test_impossible_rows_are_set_aside_and_listed(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["tables"][0]["set_aside"] == 1
     assert {"peak_flop", "bandwidth"} & set(document["tables"][0]["checks"])
-    assert document["fitted"][0]["rows"] == 29
+    assert document["fitted"][0]["rows"] == 15
     without = {name: np.delete(column, largest) for name, column in shape.items()}
     other = calibrate(table(tmp_path / "clean.csv", without, np.delete(clean, largest)), tmp_path / "clean")
     own, expected = (store.read(folder / "L4.toml").time[KEY] for folder in (tmp_path / "out", tmp_path / "clean"))
@@ -175,6 +176,27 @@ def test_energies_are_fitted_where_power_was_read(tmp_path):
     assert fitted.error < 0.15
 
 
+def test_what_a_table_leaves_open_is_taken_as_predictions_take_it(tmp_path):
+    shape, seconds = measured(12)
+    path = tmp_path / "own.csv"
+    rows = zip(*shape.values(), seconds, strict=True)
+    path.write_text("op,m,n,k,dtype,time_us\n" + "".join(f"gemm,{m},{n},{k},bf16,{t * 1e6}\n" for m, n, k, t in rows))
+    found = calibrate(path, tmp_path / "out", gpu=GPU)
+    assert [one.key for one in found.files[0].fit.groups] == ["gemm/trtllm/bf16"]
+
+
+def test_a_gpu_of_ones_own_is_calibrated_and_predicted(tmp_path):
+    own = tmp_path / "mine.toml"
+    text = (DATA / "l4.toml").read_text("utf-8").replace('name = "L4"', 'name = "My-L4"')
+    own.write_text("\n".join(line for line in text.split("\n") if not line.startswith(("aliases", "shorthand"))))
+    described = load_gpu(str(own))
+    shape, seconds = measured(20)
+    calibrate(table(tmp_path / "own.csv", shape, seconds, gpu="My-L4"), tmp_path / "out", gpu=described)
+    use_coefficients(tmp_path / "out")
+    given = {**shape, "dtype": "bf16", "framework": "vllm", "timing_mode": "burst"}
+    assert set(jc.predict_kernels("gemm", given, described)["provenance"]) == {"fitted"}
+
+
 def test_too_few_rows_are_refused_with_their_group(tmp_path):
     with pytest.raises(InputError, match=r"too few rows to fit anything: 2 of gemm/vllm/bf16"):
         calibrate(table(tmp_path / "own.csv", *measured(2)), tmp_path / "out")
@@ -192,6 +214,8 @@ def test_too_few_rows_are_refused_with_their_group(tmp_path):
         ("op,m,n,k,dtype,latency_ms\ngemm,1,1,1,bf16,1\n", "--gpu"),
         ("op,gpu,m,n,k,dtype,latency_ms\ngemm,L4,x,1,1,bf16,1\n", "m"),
         ("op,gpu,n,k,dtype,latency_ms\ngemm,L4,1,1,bf16,1\n", "column m"),
+        ("op,gpu,m,n,k,dtype,latency_ms\ngemm,,1,1,1,bf16,1\n", "column gpu is empty"),
+        ("op,gpu,framework,m,n,k,dtype,latency_ms\ngemm,L4,weird,1,1,1,bf16,1\n", "framework"),
         ('{"op": "gemm"}', "CSV or parquet"),
     ],
 )

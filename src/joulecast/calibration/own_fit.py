@@ -38,6 +38,9 @@ _FOLDS = 5
 #: Factors on the width of the prior that are tried.
 _WIDTHS = (0.5, 1.5, 5.0)
 
+#: Rows that can do without a relative.
+_FEWEST_AFRESH = 20
+
 #: With more rows than these, the prior has no say and one left-out part tells the error.
 _MANY_ROWS = 500
 
@@ -183,10 +186,12 @@ def fit_groups(pool: Pool, source: str, seed: int) -> tuple[list[tuple[FittedGro
         start = TimeCoefficients() if donor is None else donor.fitted
         unlike = 4.0 if donor is None else donor.unlike
         before = _misses(part, group, start, model)
-        # how far from the relative to go is what predicts left-out rows best
+        # how far from the relative to go, or to start afresh, is what predicts left-out rows best
         base = float(np.clip(0.25 + 0.5 * unlike, 0.25, 1.0))
         widths = _WIDTHS if rows.size <= _MANY_ROWS else _WIDTHS[-1:]
         ways = [_Fits(part, group, start, base * width, factor, source, seed) for width in widths]
+        if rows.size >= _FEWEST_AFRESH:
+            ways.append(_Fits(part, group, TimeCoefficients(), 1.0, factor, source, seed))
         tried = [fits.left_out(model) for fits in ways]
         best = int(np.argmin([np.mean(np.abs(one.log_ratio)) for one in tried]))
         left_out, fitted = tried[best], ways[best].fit(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,10 @@ import numpy as np
 from joulecast.calibration.audit import audit_batch
 from joulecast.calibration.audit_files import kernel_frame, kernel_parts, read_frame
 from joulecast.calibration.tables import QUALITIES, Measured, measured_frame, neusight_frame
-from joulecast.errors import InputError, shortened
+from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, load_gpu
+from joulecast.kernels.work import ENGINES
+from joulecast.scenarios.kernels import DEFAULT_ENGINE
 from joulecast.workloads.files import named
 
 if TYPE_CHECKING:
@@ -124,6 +126,8 @@ def _batches(frame: pl.DataFrame, gpu: Gpu | None) -> list[Measured]:
         raise InputError("it has no column op, which names the operation of each row, such as gemm")
     if frame["op"].null_count() == frame.height:
         raise InputError("its column op is empty")
+    if "gpu" in frame.columns and frame["gpu"].null_count():
+        raise InputError("its column gpu is empty in some rows: each must name its GPU, or none (then --gpu does)")
     own = {} if gpu is None else {gpu.name: gpu.name}
     graded = "power_quality" in frame.columns
     found: list[Measured] = []
@@ -133,6 +137,7 @@ def _batches(frame: pl.DataFrame, gpu: Gpu | None) -> list[Measured]:
     if not found and set(frame.columns) >= _NEUSIGHT:
         for _, part in frame.group_by(["gpu", "op"], maintain_order=True):
             found += neusight_frame(part)
+    found = [_with_conditions(one) for one in found]
     if not graded:  # a user's own reading counts as one that nearly settled
         found = [_with_quality(one) for one in found]
     if gpu is not None:
@@ -147,8 +152,21 @@ def _batches(frame: pl.DataFrame, gpu: Gpu | None) -> list[Measured]:
     return found
 
 
-def _with_quality(batch: Measured) -> Measured:
-    from dataclasses import replace
+def _with_conditions(batch: Measured) -> Measured:
+    """What the table leaves open, as predictions take it: the engine of the operation, and a clock under the limit."""
+    kind = batch.table.kind
+    engine = batch.conditions.engine or DEFAULT_ENGINE.get(kind, "trtllm")
+    if engine not in ENGINES:
+        raise UnknownNameError("framework", engine, ENGINES)
+    return replace(
+        batch,
+        conditions=replace(batch.conditions, engine=engine),
+        timing_mode=batch.timing_mode or "sustained",
+        launch_mode=batch.launch_mode or "cuda_graph",
+        operand_init=batch.operand_init or "random",
+    )
 
+
+def _with_quality(batch: Measured) -> Measured:
     quality = np.where(np.isfinite(batch.power_w), QUALITIES.index("B"), len(QUALITIES) - 1)
     return replace(batch, quality=quality.astype(np.intp))
