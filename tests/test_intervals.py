@@ -14,16 +14,15 @@ import joulecast as jc
 from joulecast.calibration.conformal import conformal_quantile, equal_weights, weighted_quantile
 from joulecast.calibration.corrections import family_kinds
 from joulecast.calibration.interval_fit import (
-    Residuals,
     blended_curve,
     covered,
     hull_growth,
     size_factors,
     transfer_curve,
     transfer_factor,
-    without_shapes,
 )
 from joulecast.calibration.kernels import pools_of
+from joulecast.calibration.left_out import Residuals, without_shapes
 from joulecast.calibration.tables import read_kernel_tables
 from joulecast.coefficients import places, store, transfer
 from joulecast.coefficients.intervals import (

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import pairwise, repeat
+from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.conformal import LEVEL, conformal_quantile, equal_weights, weighted_quantile
-from joulecast.calibration.corrections import train
-from joulecast.calibration.kernels import Pool, pools_of
+from joulecast.calibration.kernels import pools_of
+from joulecast.calibration.left_out import (
+    FEWEST_OUTSIDE,
+    Residuals,
+    thinned,
+    without_extremes,
+    without_gpus,
+    without_groups,
+    without_shapes,
+)
 from joulecast.calibration.tables import Measured
-from joulecast.calibration.time_fit import fit_time, take_work
-from joulecast.coefficients import store, transfer
-from joulecast.coefficients.corrections import CorrectionModel
+from joulecast.coefficients import places, transfer
 from joulecast.coefficients.intervals import SIZE_KNOTS_S, UNLIKE_KNOTS, FamilyIntervals, Intervals
-from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.kernels.registry import family_of
-from joulecast.physics.correction import correction_factor
-from joulecast.physics.price import rough_s
-from joulecast.physics.timing import duration_s, measured_s, module_times, parameters_by_row
 from joulecast.physics.uncertainty import by_size
 
 Floats = npt.NDArray[np.float64]
-Fits = Mapping[str, TimeCoefficients]
 
-#: Coefficients, how unlike they are what they are used for, and whether they are of the same GPU.
-Known = tuple[TimeCoefficients, float, bool]
-
-#: Rows of one table and of one pool that are looked at; of one pool that a correction is trained on where shapes are
-#: left out, and where a GPU is; and of one group that efficiencies are fitted on.
+#: Rows of one table that are looked at.
 ROWS_OF_BATCH = 8_000
-ROWS_OF_POOL = 5_000
-SHAPE_ROWS = 5_000
-GPU_ROWS = 2_000
-_FIT_ROWS = 800
 
-#: Fewer rows than these tell nothing of a size, or of the region outside the data.
+#: Small matrices are multiplied faster by one thread; families share the cores instead.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+#: Fewer rows than these tell nothing of a size.
 _FEWEST_OF_SIZE = 60
-_FEWEST_OUTSIDE = 40
 
 #: Distance from the data beyond which rows tell how intervals grow.
 _FAR = 0.3
@@ -52,186 +51,6 @@ _TYPICAL_COUNTS = 3
 #: Bounds of the fitted factors.
 _SIZE_RANGE = (0.4, 3.0)
 _HULL_RANGE = (0.5, 6.0)
-
-
-@dataclass(frozen=True)
-class Residuals:
-    """Rows of one GPU, engine and group that were predicted without having been seen.
-
-    Attributes
-    ----------
-    family, gpu, key : str
-    log_ratio : ndarray, shape (n,)
-        Logarithm of predicted over measured.
-    size_s : ndarray
-        Rough time of each row. [s]
-    distance : ndarray
-        From the data of the correction.
-    spread90 : float
-        Half-width that their coefficients promise.
-    unlike : float
-        Of their coefficients from what they are used for; 0 for their own.
-    itself : bool
-        Whether their coefficients are of the same GPU.
-    """
-
-    family: str
-    gpu: str
-    key: str
-    log_ratio: Floats
-    size_s: Floats
-    distance: Floats
-    spread90: float
-    unlike: float = 0.0
-    itself: bool = True
-
-    def take(self, rows: npt.NDArray[np.bool_]) -> Residuals:
-        """The rows at `rows`."""
-        return replace(self, log_ratio=self.log_ratio[rows], size_s=self.size_s[rows], distance=self.distance[rows])
-
-
-def residuals_of(
-    pool: Pool, per_group: Sequence[Known | None], model: CorrectionModel | None,
-    exclude: tuple[str, ...] = (),
-) -> list[Residuals]:  # fmt: skip
-    """Residuals of the rows of a pool by group, each with its coefficients and how unlike they are; None for no fit."""
-    out = []
-    family, engine = pool.key.split("/", 1)
-    for code, (group, one) in enumerate(zip(pool.work.groups, per_group, strict=True)):
-        rows = np.flatnonzero((pool.work.group == code) & ~pool.capped)
-        if one is None or not rows.size:
-            continue
-        fitted, unlike, itself = one
-        work = take_work(pool.work, rows)
-        times = module_times(work, pool.gpu, parameters_by_row([fitted] * len(work.groups), work.group))
-        seconds, distance = duration_s(times, pool.gpu, pool.gpu.clock_max_mhz), np.zeros(rows.size)
-        if model is not None:
-            factor, distance = correction_factor(model, work, times, pool.gpu, engine=engine, exclude=exclude)
-            seconds = seconds * factor
-        seconds = seconds * fitted.scale
-        if pool.host_bound:
-            seconds = measured_s(seconds, fitted.host_us, fitted.host_lead_us)
-        ratio = np.log(seconds / pool.time_s[rows])
-        size_s = rough_s(times, pool.gpu)
-        key = f"{pool.key}/{group}"
-        out.append(Residuals(family, pool.gpu.name, key, ratio, size_s, distance, fitted.spread90, unlike, itself))
-    return out
-
-
-def thinned(pool: Pool, seed: int = 0) -> Pool:
-    """At most `ROWS_OF_POOL` rows of a pool, drawn so that each group keeps its share."""
-    n = len(pool.time_s)
-    if n <= ROWS_OF_POOL:
-        return pool
-    rows = np.random.default_rng(seed).choice(n, ROWS_OF_POOL, replace=False)
-    return pool.take(np.sort(rows))
-
-
-def efficiencies(pool: Pool) -> dict[str, TimeCoefficients]:
-    """Efficiencies by group as the calibration fits them, without looking for their error."""
-    free = pool.take(np.flatnonzero(~pool.capped))
-    return fit_time(
-        free.work,
-        free.gpu,
-        free.time_s,
-        free.gpu.clock_max_mhz,
-        source="",
-        host_bound=free.host_bound,
-        most_rows=_FIT_ROWS,
-    )
-
-
-def without_shapes(pools: Sequence[Pool]) -> tuple[list[Residuals], list[Residuals]]:
-    """Residuals of two fifths of the shapes that were left out of everything: one to learn from, one to test on.
-
-    The half-width that tests one is that of the other.
-    """
-    marked = [replace(pool, fold=np.where(pool.fold <= 1, 0, pool.fold).astype(np.intp)) for pool in pools]
-    measured = [(pool, efficiencies(pool.take(pool.fold != 0))) for pool in marked]
-    model = train(measured, held_out=True, most_rows=SHAPE_ROWS)
-    learn: list[Residuals] = []
-    test: list[Residuals] = []
-    for pool, (_, fits) in zip(pools, measured, strict=True):
-        own = [(fits[group], 0.0, True) if group in fits else None for group in pool.work.groups]
-        first = residuals_of(pool.take(pool.fold == 0), own, model)
-        second = residuals_of(pool.take(pool.fold == 1), own, model)
-        for part, other, members in ((first, second, learn), (second, first, test)):
-            spread = {one.key: conformal_quantile(np.abs(one.log_ratio)) for one in other}
-            members += [replace(one, spread90=spread[one.key]) for one in part if one.key in spread]
-    return learn, test
-
-
-def without_gpus(pools: Sequence[Pool]) -> list[Residuals]:
-    """Residuals on the GPUs of each chip from what was measured on others."""
-    by_chip: dict[str, list[Pool]] = defaultdict(list)
-    for pool in pools:
-        by_chip[chip(pool.gpu.name)].append(pool)
-    out = []
-    for name, members in by_chip.items():
-        boards = tuple(one for one in store.known() if chip(one) == name)
-        kept = [(pool, own_fits(pool)) for pool in pools if chip(pool.gpu.name) != name]
-        model = train(kept, most_rows=GPU_ROWS)
-        for pool in members:
-            few = pool.take(np.flatnonzero(pool.fold <= 1))
-            out += residuals_of(few, _donors(few, boards), model, boards)
-    return out
-
-
-def without_groups(pools: Sequence[Pool]) -> list[Residuals]:
-    """Residuals of each group from the nearest other group, engine or GPU, with the shared output of the correction."""
-    model = train([(pool, own_fits(pool)) for pool in pools], most_rows=GPU_ROWS)
-    out = []
-    for pool in pools:
-        few = pool.take(np.flatnonzero(pool.fold == 0))
-        out += residuals_of(few, _donors(few, (), own=False), model, (pool.gpu.name,))
-    return out
-
-
-def chip(gpu_name: str) -> str:
-    """What boards of one chip share: the name before the first hyphen."""
-    return gpu_name.split("-")[0]
-
-
-def _donors(pool: Pool, exclude: tuple[str, ...], own: bool = True) -> list[Known | None]:
-    """The nearest coefficients for each group of a pool, and how unlike they are."""
-    family, engine = pool.key.split("/", 1)
-    found = [transfer.nearest(pool.gpu, family, engine, group, exclude=exclude, own=own) for group in pool.work.groups]
-    return [None if one is None else (one.fitted, one.unlike, one.gpu == pool.gpu.name) for one in found]
-
-
-def own_fits(pool: Pool) -> dict[str, TimeCoefficients]:
-    """Stored coefficients of the groups of a pool."""
-    stored = store.load(pool.gpu.name)
-    start = f"{pool.key}/"
-    known = {} if stored is None else stored.time
-    return {key.removeprefix(start): one for key, one in known.items() if key.startswith(start)}
-
-
-def without_extremes(pools: Sequence[Pool], share: float = 0.1) -> list[Residuals]:
-    """Residuals of the largest and smallest rows, for a correction and fits that saw only some of the others.
-
-    The half-width of each group is that of left-out rows between the extremes.
-    """
-    marked, extreme = [], []
-    for pool in pools:
-        ends = np.zeros(len(pool.time_s), dtype=np.bool_)
-        for code in range(len(pool.work.groups)):
-            rows = np.flatnonzero(pool.work.group == code)
-            if rows.size >= _FEWEST_OUTSIDE:
-                low, high = np.quantile(pool.time_s[rows], (share, 1 - share))
-                ends[rows] = (pool.time_s[rows] < low) | (pool.time_s[rows] > high)
-        marked.append(replace(pool, fold=np.where(ends, 0, pool.fold).astype(np.intp)))
-        extreme.append(ends)
-    measured = [(pool, efficiencies(pool.take(pool.fold != 0))) for pool in marked]
-    model = train(measured, held_out=True, most_rows=GPU_ROWS)
-    out = []
-    for (pool, fits), ends in zip(measured, extreme, strict=True):
-        own = [(fits[group], 0.0, True) if group in fits else None for group in pool.work.groups]
-        between = residuals_of(pool.take((pool.fold == 0) & ~ends), own, model)
-        spread = {one.key: conformal_quantile(np.abs(one.log_ratio)) for one in between}
-        outside = residuals_of(pool.take(ends), own, model)
-        out += [replace(one, spread90=spread[one.key]) for one in outside if one.key in spread]
-    return out
 
 
 def size_factors(learn: Sequence[Residuals]) -> tuple[float, ...]:
@@ -259,7 +78,7 @@ def hull_growth(extremes: Sequence[Residuals]) -> float:
     score = np.concatenate([np.abs(one.log_ratio) / max(one.spread90, 1e-4) for one in extremes])
     distance = np.concatenate([one.distance for one in extremes])
     far, inside = distance > _FAR, distance <= 0
-    if far.sum() < _FEWEST_OUTSIDE or inside.sum() < _FEWEST_OUTSIDE:
+    if far.sum() < FEWEST_OUTSIDE or inside.sum() < FEWEST_OUTSIDE:
         return FamilyIntervals().hull
     base = max(conformal_quantile(score[inside]), 1.0)
     needed = (score[far] / base - 1) / np.tanh(distance[far])
@@ -349,13 +168,13 @@ def fit_time_intervals(
     widths: dict[str, FamilyIntervals] = {}
     moved: dict[str, list[Residuals]] = {}
     grouped: dict[str, list[Residuals]] = {}
-    for name, measured in sorted(by_family.items()):
-        found = of_family(measured)
+    names = sorted(by_family)
+    for name, found in zip(names, _side_by_side([by_family[name] for name in names]), strict=True):
         if found is None:
             continue
         widths[name], moved[name], grouped[name], hit = found
-        tell(f"{name:24s} {widths[name].rows:7d} rows  other shapes in {hit:.1%}  size {_short(widths[name].size)}  "
-             f"hull {widths[name].hull:.1f}")  # fmt: skip
+        factors = f"size {_short(widths[name].size)}  hull {widths[name].hull:.1f}"
+        tell(f"{name:24s} {widths[name].rows:7d} rows  other shapes in {hit:.1%}  {factors}")
     curve = transfer_curve({name: [*moved[name], *grouped[name]] for name in moved}, widths)
     for name, members in moved.items():
         groups = [one for one in grouped[name] if one.itself]
@@ -370,9 +189,36 @@ def fit_time_intervals(
     return Intervals(source=source, transfer=curve, families=widths)
 
 
+OfFamily = tuple[FamilyIntervals, list[Residuals], list[Residuals], float]
+
+
+def _side_by_side(tasks: Sequence[Sequence[Measured]]) -> Iterator[OfFamily | None]:
+    """Families in processes of their own, each with one thread, in their order; one family in this process."""
+    if len(tasks) < 2:
+        yield from map(of_family, tasks)
+        return
+    few = [[sampled(batch) for batch in members] for members in tasks]
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as workers:
+        yield from workers.map(_of_family_with, few, repeat(places.users_folder()))
+
+
+def _of_family_with(batches: Sequence[Measured], folder: Path | None) -> OfFamily | None:
+    """`of_family` in another process, with the coefficients of this one."""
+    places.choose(folder)
+    return of_family(batches)
+
+
+def sampled(batch: Measured, seed: int = 0) -> Measured:
+    """At most `ROWS_OF_BATCH` of the rows of a batch."""
+    if len(batch) <= ROWS_OF_BATCH:
+        return batch
+    return batch.take(np.sort(np.random.default_rng(seed).choice(len(batch), ROWS_OF_BATCH, replace=False)))
+
+
 def of_family(
     batches: Sequence[Measured],
-) -> tuple[FamilyIntervals, list[Residuals], list[Residuals], float] | None:
+) -> OfFamily | None:
     """Widths of one family, its residuals on left-out GPUs and groups, and the coverage of shapes not learnt from."""
     pools = [thinned(pool) for pool in pools_of(batches, ROWS_OF_BATCH)]
     learn, test = without_shapes(pools)

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.conformal import conformal_quantile
-from joulecast.calibration.interval_fit import Residuals, inner_half_width, residuals_of
+from joulecast.calibration.interval_fit import inner_half_width
 from joulecast.calibration.kernels import MOST_ROWS, Pool, pools_of
+from joulecast.calibration.left_out import Residuals, residuals_of
 from joulecast.calibration.power_fit import as_coefficients, fit_power, power_rows
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.calibration.time_fit import Factor, fit_time

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.conformal import equal_weights, weighted_quantile
-from joulecast.calibration.interval_fit import blended_curve, chip
+from joulecast.calibration.interval_fit import blended_curve
+from joulecast.calibration.left_out import chip
 from joulecast.calibration.pass_fit import fitted_gpus, leave_model_out, pass_fit_of
 from joulecast.calibration.passes import PassTable, predicted_time_s
 from joulecast.calibration.tables import QUALITIES, Measured
