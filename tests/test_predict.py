@@ -563,3 +563,9 @@ def test_a_gpu_scored_as_if_it_were_unmeasured_uses_nothing_of_its_own():
     found = predict_workload(shapes, "a100", exclude=("A100-SXM-80GB",))
     assert found.provenance["power"] in ("transferred", "spec sheet")
     assert all(found.provenance[name] in ("transferred", "spec sheet") for name in set(found.families) - {IDLE})
+
+
+def test_a_layout_that_divides_nothing_is_told() -> None:
+    told = jc.predict("resnet-50", "h100", tp=2).warnings
+    assert any("divides nothing" in one for one in told)
+    assert not any("divides nothing" in one for one in jc.predict("llama-3.1-8b", "h100", tp=2).warnings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -18,7 +17,8 @@ from joulecast.calibration.findings import Audit, Finding
 from joulecast.calibration.tables import measured_frame, neusight_frame
 from joulecast.errors import InputError, shortened
 from joulecast.gpus import Gpu, load_gpu
-from joulecast.workloads.files import content_of, named, read_bytes, text_of
+from joulecast.workloads.files import named
+from joulecast.workloads.frames import read_frame
 from joulecast.workloads.kinds import KINDS
 from joulecast.workloads.table import Workload
 
@@ -147,31 +147,6 @@ def audit_file(path: Path, gpu: str | None = None, name: str | None = None) -> A
         f"{name} is no table of measurements: it needs a column op with operations that are known"
         f"{f' (not {shortened(known, 40)})' if known else ''}, or a column time_ms (and energy_j, power_w)"
     )
-
-
-def read_frame(path: Path) -> pl.DataFrame:
-    """The table in a file, CSV or parquet by content.
-
-    Raises
-    ------
-    InputError
-        If it is neither, or can't be read.
-    """
-    import polars as pl
-
-    data, name = read_bytes(path), named(path)
-    content = content_of(data, name)
-    try:
-        if content == "parquet":
-            return pl.read_parquet(io.BytesIO(data))
-        if content == "text":
-            text_of(data, name)
-            return pl.read_csv(io.BytesIO(data), infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{name} can't be read as a table: {shortened(error, 100)}") from None
-    raise InputError(f"{name} is JSON: measured tables are CSV or parquet")
 
 
 def _kernels(name: str, frame: pl.DataFrame, gpu: str | None) -> AuditedTable:

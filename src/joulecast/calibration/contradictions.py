@@ -115,9 +115,9 @@ def against_growth(m: Measured) -> list[Finding]:
             m.time_s[rows[mask]],
             m.time_s[others[mask]],
             "s",
-            lambda i, end=end: why(i) + end,
+            lambda i, end=end: why(i) + end,  # type: ignore[misc]
             doubtful,
-        )  # type: ignore[misc]
+        )
     return found
 
 

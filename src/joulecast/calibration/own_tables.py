@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulecast.calibration.audit import audit_batch
-from joulecast.calibration.audit_files import kernel_frame, kernel_parts, read_frame
+from joulecast.calibration.audit_files import kernel_frame, kernel_parts
 from joulecast.calibration.tables import QUALITIES, Measured, measured_frame, neusight_frame
 from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import ENGINES
 from joulecast.scenarios.kernels import DEFAULT_ENGINE
 from joulecast.workloads.files import named
+from joulecast.workloads.frames import read_frame
 
 if TYPE_CHECKING:
     import polars as pl

@@ -138,6 +138,8 @@ def predict_workload(
             f"needs {memory.needed_gb:.1f} GB of memory where {described.name} has {memory.available_gb:.1f} GB: "
             "it would not run"
         )
+    if execution.tp > 1 and "nccl" not in lowered.tables:
+        warnings.append(f"tp={execution.tp} divides nothing of {workload.name}: each GPU does all of the work")
     if limit > described.power_limit_max_w:
         warnings.append(
             f"{described.name} can't be set above {described.power_limit_max_w:g} W, {limit:g} W were asked for"
