@@ -41,6 +41,7 @@ _WIDTHS = (0.5, 1.5, 5.0)
 
 #: Rows that can do without a relative.
 _FEWEST_AFRESH = 20
+_AFRESH_WIDTHS = (1.0, 3.0)
 
 #: With more rows than these, the prior has no say and one left-out part tells the error.
 _MANY_ROWS = 500
@@ -192,7 +193,7 @@ def fit_groups(pool: Pool, source: str, seed: int) -> tuple[list[tuple[FittedGro
         widths = _WIDTHS if rows.size <= _MANY_ROWS else _WIDTHS[-1:]
         ways = [_Fits(part, group, start, base * width, factor, source, seed) for width in widths]
         if rows.size >= _FEWEST_AFRESH:
-            ways.append(_Fits(part, group, TimeCoefficients(), 1.0, factor, source, seed))
+            ways += [_Fits(part, group, TimeCoefficients(), width, factor, source, seed) for width in _AFRESH_WIDTHS]
         tried = [fits.left_out(model) for fits in ways]
         best = int(np.argmin([np.mean(np.abs(one.log_ratio)) for one in tried]))
         left_out, fitted = tried[best], ways[best].fit(part)
