@@ -122,10 +122,12 @@ def test_a_group_with_a_network_of_its_own_uses_it(model):
     gpu = load_gpu("H100-SXM-80GB")
     described, _ = synthetic(200, 11, gpu)
     both = replace(described, groups=("bf16", "fp8"), group=np.arange(200) % 2)
-    other = replace(model, head=model.head + np.eye(model.head.size, dtype=np.float32)[-1] * np.float32(0.5))
+    measured = {**model.own, f"{gpu.name}/trtllm/fp8": np.zeros_like(model.head)}
+    whole = replace(model, own=measured)
+    other = replace(whole, head=model.head + np.eye(model.head.size, dtype=np.float32)[-1] * np.float32(0.5))
     times = times_of(described, gpu)
-    one, distance = correction_factor(model, both, times, gpu)
-    two, _ = correction_factor(replace(model, parts={"fp8": other}), both, times, gpu)
+    one, distance = correction_factor(whole, both, times, gpu, engine="trtllm")
+    two, _ = correction_factor(replace(whole, parts={"fp8": other}), both, times, gpu, engine="trtllm")
     home = distance == 0
     np.testing.assert_allclose(np.log(two / one)[home], 0.5 * (np.arange(200) % 2)[home], atol=1e-5)
 

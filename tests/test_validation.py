@@ -16,7 +16,7 @@ import joulecast as jc
 from joulecast.calibration.kernels import shape_fold
 from joulecast.cli import main
 from joulecast.coefficients import store
-from joulecast.coefficients.transfer import GENERATIONS
+from joulecast.coefficients.likeness import GENERATIONS
 from joulecast.gpus import load_gpu
 from joulecast.lowering.lower import lower
 from joulecast.reports import accuracy, plots

@@ -108,9 +108,10 @@ def fit_correction(
     mean = features.mean(axis=0)
     spread = features.std(axis=0)
     scale = np.maximum(spread, 1e-2).astype(np.float32)
+    unseen = [names.index(name) for name in DISTANCE_FEATURES]
+    scale[unseen] = 1.0  # doublings: how few GPUs were measured must not make others look farther
     z = in_deviations(features, mean, scale)
     low, high = z.min(axis=0), z.max(axis=0)
-    unseen = [names.index(name) for name in DISTANCE_FEATURES]
     z[:, unseen] = 0.0
     trained = _train(z, target, key, weight / weight.mean(), len(keys), hidden=hidden, epochs=epochs,
                      shared_share=shared_share, own_strength=own_strength, rate=rate, generator=generator)  # fmt: skip

@@ -21,6 +21,7 @@ from joulecast.calibration.kernels import Pool, fit_pool, pools, predicted_s
 from joulecast.calibration.time_fit import HOST_PARAMETERS, Floats, take_work
 from joulecast.coefficients import transfer
 from joulecast.coefficients.corrections import CorrectionModel
+from joulecast.coefficients.likeness import unlikeness
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.gpus import gpu_names
 from joulecast.kernels.registry import families
@@ -175,16 +176,19 @@ def score(model: CorrectionModel, pool: Pool, fits: Fits, *, exclude: tuple[str,
 
 
 def _transferred(pool: Pool, known: Sequence[tuple[Pool, Fits]]) -> Fits:
-    """Efficiencies for the groups of a pool from the nearest of those that are known."""
+    """Efficiencies for the groups of a pool from those that are known."""
+    family, engine = pool.key.split("/", 1)
     out = {}
     for group in pool.work.groups:
-        choices = [
-            (transfer.distance(pool.gpu, other.gpu) + transfer.group_distance(its, group)
-             + 0.4 * (other.key != pool.key), other.gpu.name, its, one)
-            for other, fits in known for its, one in fits.items()
-        ]  # fmt: skip
+        choices = []
+        for other, fits in known:
+            its_engine = other.key.split("/", 1)[1]
+            for its, one in fits.items():
+                unlike = unlikeness(family, pool.gpu, (engine, group), other.gpu, (its_engine, its))
+                choices.append((unlike, other.gpu.name, its, one))
         if choices:
-            out[group] = min(choices, key=lambda choice: choice[:3])[3]
+            choices.sort(key=lambda choice: choice[:3])
+            out[group] = transfer.blended([(choice[0], choice[3]) for choice in choices])
     return out
 
 
@@ -257,7 +261,7 @@ def held_out_scores(
     """Train with shapes left out by hash, and score on them.
 
     `without` leaves out of all fits the GPUs whose name contains it, and scores only those, with the efficiencies
-    of their nearest relative.
+    of their relatives.
     """
     measured = [(pool, fit_pool(pool)) for pool in pools(folder, kinds, ROWS_OF_BATCH)]
     kept = [(pool, fits) for pool, fits in measured if not (without and without in pool.gpu.name)]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from joulecast.bounds.dtypes import CODES as _FORMATS
 from joulecast.coefficients import corrections, store
 from joulecast.coefficients.intervals import UNLIKE_KNOTS, load_intervals
+from joulecast.coefficients.likeness import distance, influence, unlikeness
 from joulecast.coefficients.schema import (
+    TIME_PARAMETERS,
     GpuCoefficients,
     HostCoefficients,
     PowerCoefficients,
@@ -19,54 +21,6 @@ from joulecast.coefficients.schema import (
 )
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
-
-#: Architectures in order of time and likeness; the distance between two is how far apart they stand.
-GENERATIONS = {
-    "maxwell": 0.0,
-    "pascal": 1.0,
-    "volta": 2.0,
-    "turing": 2.6,
-    "ampere": 3.5,
-    "ada": 4.2,
-    "hopper": 5.0,
-    "blackwell": 6.0,
-    "rdna2": 11.0,
-    "rdna3": 11.5,
-    "cdna": 12.0,
-    "cdna2": 12.5,
-    "cdna3": 13.0,
-}
-
-
-def distance(a: Gpu, b: Gpu) -> float:
-    """How unlike two GPUs are for the transfer of efficiencies; 0 for parts of one chip. Dimensionless."""
-    generations = abs(GENERATIONS.get(a.architecture, 5.0) - GENERATIONS.get(b.architecture, 5.0))
-    memory = 0.0 if a.dram_type.upper()[:3] == b.dram_type.upper()[:3] else 0.7
-    size = 0.1 * abs(a.sm_count - b.sm_count) / max(a.sm_count, b.sm_count)
-    return generations + memory + size
-
-
-#: Formats whose kernels are nearly the same; other pairs are `_OTHER_FORMAT` apart.
-_LIKE_FORMATS = ({"fp16", "bf16"}, {"fp8", "int8", "w8a8"}, {"w8a16", "w4a16"}, {"nvfp4", "mxfp4"})
-_OTHER_FORMAT = 0.8
-_OTHER_KERNEL = 2.0
-
-
-def group_distance(a: str, b: str) -> float:
-    """How unlike two groups of one family are, such as ``gelu/fp32`` and ``gelu/bf16``. Dimensionless."""
-    if a == b:
-        return 0.0
-    first, second = a.replace("@", "/").split("/"), b.replace("@", "/").split("/")
-    total = _OTHER_KERNEL * 0.5 * abs(len(first) - len(second))
-    for x, y in zip(first, second, strict=False):
-        if x == y:
-            continue
-        if any({x, y} <= like for like in _LIKE_FORMATS):
-            total += 0.05
-        else:
-            formats = x in _FORMATS and y in _FORMATS
-            total += _OTHER_FORMAT if formats else _OTHER_KERNEL
-    return total
 
 
 @lru_cache(maxsize=4096)
@@ -92,8 +46,8 @@ def time_coefficients(
 ) -> TimeCoefficients:
     """Efficiencies of one family, engine and group on `gpu`.
 
-    The nearest of all that are fitted for the family, by the sum of three distances: between the GPUs
-    (`distance`), the groups (`group_distance`) and the engines; the defaults where there are none.
+    Its own where they were fitted. Else those of all that are fitted for the family, blended (`blended`) by how
+    unlike they are (`joulecast.coefficients.likeness.unlikeness`); the defaults where there are none.
 
     Parameters
     ----------
@@ -125,7 +79,11 @@ def time_coefficients(
 
 @dataclass(frozen=True)
 class Donor:
-    """Coefficients to use where a GPU has none of its own: whose they are, and how unlike what they are for."""
+    """Coefficients to use where a GPU has none of its own.
+
+    `unlike`, `key` and `gpu` tell of the nearest relative; `fitted` are its coefficients, blended with those of others
+    unless they are the very ones asked for.
+    """
 
     unlike: float
     key: str
@@ -136,7 +94,7 @@ class Donor:
 def nearest(
     gpu: Gpu, family: str, engine: str, group: str, *, exclude: tuple[str, ...] = (), own: bool = True
 ) -> Donor | None:
-    """The fitted coefficients of a family that are least unlike what is asked for; None where it has none.
+    """Coefficients of a family for `gpu` from those least unlike what is asked for; None where it has none.
 
     Parameters
     ----------
@@ -148,14 +106,45 @@ def nearest(
         Whether the very coefficients asked for may be used, where `gpu` has them.
     """
     choices = []
-    for far, other, coefficients in relatives(gpu, exclude):
+    for _, other, coefficients in relatives(gpu, exclude):
         for key, fitted in coefficients.time.items():
             its_family, its_engine, its_group = key.split("/", 2)
             if its_family == family:
-                unlike = far + group_distance(its_group, group) + (its_engine != engine) * 0.4
+                unlike = unlikeness(family, gpu, (engine, group), other, (its_engine, its_group))
                 if own or unlike > 0:
                     choices.append((unlike, key, other.name, fitted))
-    return Donor(*min(choices, key=lambda choice: choice[:3])) if choices else None
+    if not choices:
+        return None
+    choices.sort(key=lambda choice: choice[:3])
+    unlike, key, name, _ = choices[0]
+    return Donor(unlike, key, name, blended([(choice[0], choice[3]) for choice in choices]))
+
+
+#: Coefficients that are so much more unlike than the nearest say nothing more.
+_REACH = 0.7
+
+
+def blended(choices: Sequence[tuple[float, TimeCoefficients]]) -> TimeCoefficients:
+    """Coefficients between those of several relatives: numbers are averaged as logarithms, nearer ones count more.
+
+    Single fits leave open how a time divides among modules that take alike; what several agree on transfers best.
+
+    Parameters
+    ----------
+    choices : sequence of (float, TimeCoefficients)
+        How unlike each is, and what it is; nearest first. All but the fitted numbers come from the nearest, which is
+        returned as it is where it is the very one asked for, or was only scaled and not fitted.
+    """
+    unlike, nearest_one = choices[0]
+    if unlike == 0 or nearest_one.scale != 1:
+        return nearest_one
+    near = [(far, one) for far, one in choices if far <= unlike + _REACH and one.scale == 1]
+    if len(near) == 1:
+        return nearest_one
+    weights = np.array([influence(far) for far, _ in near])
+    numbers = np.log([[getattr(one, name) for name in TIME_PARAMETERS] for _, one in near])
+    mean = np.exp(weights @ numbers / weights.sum())
+    return replace(nearest_one, **dict(zip(TIME_PARAMETERS, mean.tolist(), strict=True)))
 
 
 def transferred_half_width(family: str, unlike: float, spread90: float, itself: bool = False) -> float:

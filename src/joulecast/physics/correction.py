@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients.corrections import CorrectionModel, load_correction
-from joulecast.gpus import Gpu
+from joulecast.coefficients.likeness import correction_share, influence, unlikeness
+from joulecast.errors import UnknownNameError
+from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import KernelWork
 from joulecast.physics.timing import CORE_MODULES, ModuleTimes, dram_rate_gb_s, duration_s
 
@@ -93,13 +96,14 @@ def correction_factor(
     log_factor, distance = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
     for code, group in enumerate(work.groups):
         part = model.parts.get(group, model)
-        head = output_head(part, group, gpu, engine, exclude)
+        head, share = output_head(part, group, gpu, engine, exclude)
         if len(work.groups) == 1:
             log_factor, distance = _network(part, aligned(features, names, part.feature_names), head)
+            log_factor *= share
         else:
             rows = np.flatnonzero(work.group == code)
             found = _network(part, aligned(features[rows], names, part.feature_names), head)
-            log_factor[rows], distance[rows] = found
+            log_factor[rows], distance[rows] = found[0] * share, found[1]
     fade = np.exp(-np.square(distance) * np.float32(np.log(2.0)))
     factor = np.exp(np.clip(log_factor, -2.0, 2.0) * fade)
     return factor.astype(np.float64), distance.astype(np.float64)
@@ -191,8 +195,47 @@ def hidden_layers(model: CorrectionModel, inside: Singles) -> Singles:
     return out
 
 
-def output_head(model: CorrectionModel, group: str, gpu: Gpu, engine: str, exclude: tuple[str, ...] = ()) -> Singles:
-    """Output weights and bias of a group on `gpu`, shape (h + 1,)."""
+def output_head(
+    model: CorrectionModel, group: str, gpu: Gpu, engine: str, exclude: tuple[str, ...] = ()
+) -> tuple[Singles, np.float32]:
+    """Output weights and bias of a group on `gpu`, shape (h + 1,), and the share of the correction that holds.
+
+    What was not measured takes the outputs of its relatives, nearer ones counting more, and less of the correction
+    the more unlike they are.
+    """
     name = gpu.name.split("+")[0]
     own = None if name in exclude else model.own.get(f"{name}/{engine}/{group}")
-    return model.head if own is None else model.head + own
+    if own is not None:
+        return model.head + own, np.float32(1.0)
+    share, weights = _of_relatives(model.family, tuple(model.own), gpu, engine, group, exclude)
+    head = model.head
+    for key, weight in weights:
+        head = head + np.float32(weight) * model.own[key]
+    return head, np.float32(share)
+
+
+@lru_cache(maxsize=4096)
+def _of_relatives(
+    family: str, keys: tuple[str, ...], gpu: Gpu, engine: str, group: str, exclude: tuple[str, ...]
+) -> tuple[float, tuple[tuple[str, float], ...]]:
+    """The share of a correction that holds for what is not among `keys`, and the weights of those that are.
+
+    All of it, from the shared output alone, where nothing is known of any relative.
+    """
+    found = []
+    for key in keys:
+        name, its_engine, its_group = key.split("/", 2)
+        if name in exclude:
+            continue
+        try:
+            other = load_gpu(name)
+        except UnknownNameError:  # a user's own GPU, another one than this
+            continue
+        found.append((unlikeness(family, gpu, (engine, group), other, (its_engine, its_group)), key))
+    if not found:
+        return 1.0, ()
+    weights = [influence(unlike) for unlike, _ in found]
+    total = sum(weights)
+    return correction_share(min(found)[0]), tuple(
+        (key, one / total) for one, (_, key) in zip(weights, found, strict=True) if one > 1e-3 * total
+    )

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulecast.calibration.tables import QUALITIES, Measured
+from joulecast.coefficients.likeness import GENERATIONS
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
-from joulecast.coefficients.transfer import GENERATIONS, time_coefficients
+from joulecast.coefficients.transfer import time_coefficients
 from joulecast.gpus import load_gpu
 from joulecast.kernels.registry import families
 from joulecast.physics.price import Priced, half_widths, price, under_limit

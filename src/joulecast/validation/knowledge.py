@@ -15,8 +15,8 @@ from joulecast.calibration.power_fit import as_coefficients, fit_power, power_ro
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients import store
 from joulecast.coefficients.corrections import CorrectionModel, load_correction
+from joulecast.coefficients.likeness import GENERATIONS
 from joulecast.coefficients.schema import PowerCoefficients, TimeCoefficients
-from joulecast.coefficients.transfer import GENERATIONS
 from joulecast.gpus import Gpu, load_gpu
 
 Fits = dict[str, TimeCoefficients]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.tables import QUALITIES
-from joulecast.coefficients.transfer import GENERATIONS
+from joulecast.coefficients.likeness import GENERATIONS
 from joulecast.gpus import load_gpu
 from joulecast.kernels.mla import WIDTHS
 from joulecast.validation.metrics import SIZE_NAMES, Band, bands, density, metrics, repeat_floor

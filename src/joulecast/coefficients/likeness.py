@@ -1,0 +1,97 @@
+"""How unlike two GPUs and two kernels are, and how much what one shows counts for the other."""
+
+from __future__ import annotations
+
+from joulecast.bounds.dtypes import CODES as _FORMATS
+from joulecast.gpus import Gpu
+
+#: Architectures in order of time and likeness; the distance between two is how far apart they stand.
+GENERATIONS = {
+    "maxwell": 0.0,
+    "pascal": 1.0,
+    "volta": 2.0,
+    "turing": 2.6,
+    "ampere": 3.5,
+    "ada": 4.2,
+    "hopper": 5.0,
+    "blackwell": 6.0,
+    "rdna2": 11.0,
+    "rdna3": 11.5,
+    "cdna": 12.0,
+    "cdna2": 12.5,
+    "cdna3": 13.0,
+}
+
+#: Formats whose kernels are nearly the same, and those that have no more in common than the width of an element.
+_LIKE_FORMATS = ({"fp16", "bf16"}, {"int8", "w8a8"}, {"w8a16", "w4a16"}, {"nvfp4", "mxfp4"})
+_FORMATS_OF_WIDTH = ({"fp8", "int8", "w8a8"},)
+_LIKE_FORMAT, _FORMAT_OF_WIDTH, _OTHER_FORMAT = 0.05, 0.5, 1.3
+_OTHER_KERNEL = 2.5
+_OTHER_ENGINE = 0.6
+
+#: Kernels that GPUs run together, and how unlike they are between NVLink and the host's bus.
+_OVER_LINKS = ("nccl", "custom_allreduce")
+_OTHER_LINKS = 3.0
+
+
+def distance(a: Gpu, b: Gpu) -> float:
+    """How unlike two GPUs are for the transfer of efficiencies; 0 for parts of one chip. Dimensionless."""
+    generations = abs(GENERATIONS.get(a.architecture, 5.0) - GENERATIONS.get(b.architecture, 5.0))
+    memory = 0.0 if a.dram_type.upper()[:3] == b.dram_type.upper()[:3] else 0.7
+    size = 0.1 * abs(a.sm_count - b.sm_count) / max(a.sm_count, b.sm_count)
+    return generations + memory + size
+
+
+def group_distance(a: str, b: str) -> float:
+    """How unlike two groups of one family are, such as ``gelu/fp32`` and ``gelu/bf16``. Dimensionless."""
+    if a == b:
+        return 0.0
+    first, second = a.replace("@", "/").split("/"), b.replace("@", "/").split("/")
+    total = _OTHER_KERNEL * 0.5 * abs(len(first) - len(second))
+    for x, y in zip(first, second, strict=False):
+        pair = {x, y}
+        if x == y:
+            continue
+        if any(pair <= like for like in _LIKE_FORMATS):
+            total += _LIKE_FORMAT
+        elif any(pair <= like for like in _FORMATS_OF_WIDTH):
+            total += _FORMAT_OF_WIDTH
+        else:
+            total += _OTHER_FORMAT if x in _FORMATS and y in _FORMATS else _OTHER_KERNEL
+    return total
+
+
+def unlikeness(family: str, a: Gpu, first: tuple[str, str], b: Gpu, second: tuple[str, str]) -> float:
+    """How unlike two kernels of a family are: by GPU, engine and group. Dimensionless.
+
+    Parameters
+    ----------
+    family : str
+    a, b : Gpu
+        Where each runs; what-if changes of one GPU aside, another GPU is never at 0.
+    first, second : tuple of (str, str)
+        Engine and group of each.
+    """
+    far = group_distance(first[1], second[1]) + (first[0] != second[0]) * _OTHER_ENGINE
+    if a.name.split("+")[0] == b.name.split("+")[0]:
+        return far
+    if family in _OVER_LINKS and (a.nvlink_gb_s > 0) != (b.nvlink_gb_s > 0):
+        far += _OTHER_LINKS
+    return far + distance(a, b) + 1e-3
+
+
+def influence(unlike: float) -> float:
+    """What one kernel counts, among several measured ones, for another that it is so unlike. Dimensionless.
+
+    One of the same chip outweighs the next generation's by four orders; between two generations both count.
+    """
+    return float((unlike + 0.1) ** -4.0)
+
+
+def correction_share(unlike: float) -> float:
+    """Share of a learned correction that still holds for kernels so unlike those it was learnt from; 1 for the same.
+
+    Whole GPUs left out of all fits are predicted best with all of it where their chip was measured, with half of it
+    one generation on, and with hardly any of it for kernels of another kind.
+    """
+    return float(2.0**-unlike)

@@ -1,0 +1,265 @@
+"""What GPUs that nobody measured take from their relatives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecast.calibration.correction_fit import CorrectionBatch, fit_correction
+from joulecast.calibration.kernels import pools, predicted_s
+from joulecast.calibration.time_fit import fit_time
+from joulecast.coefficients import likeness, store, transfer
+from joulecast.coefficients.likeness import correction_share, influence, unlikeness
+from joulecast.coefficients.schema import TIME_PARAMETERS, GpuCoefficients, TimeCoefficients
+from joulecast.gpus import gpu_names, load_gpu
+from joulecast.kernels.work import work
+from joulecast.physics.correction import correction_factor, output_head
+from joulecast.physics.timing import duration_s, module_times, parameters_by_row
+
+A100, H100, H200, B200, L40S, V100 = map(
+    load_gpu, ("A100-SXM-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "L40S", "V100-SXM-32GB")
+)
+BF16 = ("trtllm", "bf16")
+
+
+@pytest.fixture
+def calibrated(monkeypatch):
+    """Pretends that only the given GPUs were calibrated, each with one efficiency of DRAM for a family."""
+
+    def pretend(family="gemm", group="bf16", **fitted):
+        files = {
+            name: GpuCoefficients(
+                name, {f"{family}/trtllm/{group}": replace(one, provenance="fitted", error=0.05, spread90=0.1, rows=9)}
+            )
+            for name, one in fitted.items()
+        }
+        monkeypatch.setattr(store, "known", lambda: tuple(files))
+        monkeypatch.setattr(store, "load", lambda name: files.get(name))
+        for cached in (transfer.relatives, transfer.time_coefficients):
+            cached.cache_clear()
+
+    yield pretend
+    monkeypatch.undo()
+    for cached in (transfer.relatives, transfer.time_coefficients):
+        cached.cache_clear()
+
+
+# Likeness
+
+
+@given(st.sampled_from(gpu_names()), st.sampled_from(gpu_names()))
+def test_unlikeness_is_mutual_and_none_only_to_itself(first, second):
+    a, b = load_gpu(first), load_gpu(second)
+    there, back = unlikeness("gemm", a, BF16, b, BF16), unlikeness("gemm", b, BF16, a, BF16)
+    assert there == pytest.approx(back)
+    assert (there == 0) == (first == second)
+
+
+def test_collectives_over_nvlink_say_nothing_of_the_hosts_bus():
+    # by generation Ada is nearer to Ampere than Hopper is, but an L40S has no NVLink
+    assert unlikeness("gemm", A100, BF16, L40S, BF16) < unlikeness("gemm", A100, BF16, H100, BF16)
+    all_reduce = ("nccl", "all_reduce/8")
+    near, far = (unlikeness("nccl", A100, all_reduce, one, all_reduce) for one in (H100, L40S))
+    assert near < far
+
+
+def test_fp8_is_not_taken_for_an_integer_format():
+    assert likeness.group_distance("fp16", "bf16") < likeness.group_distance("fp8", "w8a8")
+    # kernels of the same format one generation on come before those of another format on a nearer GPU
+    assert unlikeness("gemm", L40S, ("trtllm", "fp8"), H100, ("trtllm", "fp8")) < unlikeness(
+        "gemm", L40S, ("trtllm", "fp8"), A100, ("trtllm", "w8a8")
+    )
+
+
+@given(st.floats(0, 10), st.floats(0, 10))
+def test_what_is_more_unlike_counts_less(one, other):
+    near, far = sorted((one, other))
+    assert influence(near) >= influence(far) > 0
+    assert 1 >= correction_share(near) >= correction_share(far) > 0
+    assert correction_share(0) == 1
+
+
+# Efficiencies
+
+efficiencies = st.builds(
+    TimeCoefficients,
+    tensor_efficiency=st.floats(0.2, 1),
+    l2_efficiency=st.floats(0.2, 1),
+    dram_efficiency=st.floats(0.4, 1),
+    fixed_us=st.floats(0.5, 20),
+    sharpness=st.floats(1, 12),
+)
+
+
+@given(st.lists(st.tuples(st.floats(1e-3, 3), efficiencies), min_size=1, max_size=6))
+def test_a_blend_lies_between_what_it_is_made_of(choices):
+    choices.sort(key=lambda choice: choice[0])
+    blend = transfer.blended(choices)
+    for name in TIME_PARAMETERS:
+        values = [getattr(one, name) for _, one in choices]
+        assert min(values) * (1 - 1e-9) <= getattr(blend, name) <= max(values) * (1 + 1e-9)
+
+
+def test_a_gpu_between_two_generations_gets_numbers_between_and_nearer_the_nearer(calibrated):
+    low, high = TimeCoefficients(dram_efficiency=0.6), TimeCoefficients(dram_efficiency=0.9)
+    calibrated(**{"V100-SXM-32GB": low, "H100-SXM-80GB": high})
+    found = transfer.time_coefficients(A100, "gemm", "trtllm", "bf16")
+    assert 0.6 < found.dram_efficiency < 0.9
+    assert found.provenance == "transferred"
+    # Volta and Hopper stand as far from Ampere; a twin outweighs both
+    assert found.dram_efficiency == pytest.approx(np.sqrt(0.6 * 0.9), abs=0.02)
+    calibrated(**{"V100-SXM-32GB": low, "A100-SXM-40GB": high})
+    assert transfer.time_coefficients(A100, "gemm", "trtllm", "bf16").dram_efficiency == pytest.approx(0.9, abs=1e-3)
+
+
+def test_an_own_fit_is_never_blended(calibrated):
+    own = TimeCoefficients(dram_efficiency=0.7)
+    calibrated(**{"A100-SXM-80GB": own, "A100-SXM-40GB": TimeCoefficients(dram_efficiency=0.9)})
+    found = transfer.time_coefficients(A100, "gemm", "trtllm", "bf16")
+    assert (found.dram_efficiency, found.provenance) == (0.7, "fitted")
+    # what-if changes keep it
+    faster = replace(A100, name=f"{A100.name}+dram", dram_gb_s=2.0 * A100.dram_gb_s)
+    assert transfer.time_coefficients(faster, "gemm", "trtllm", "bf16").dram_efficiency == 0.7
+
+
+def test_an_unmeasured_gpu_with_nvlink_reduces_like_those_with_nvlink(calibrated):
+    bus, nvlink = TimeCoefficients(link_efficiency=0.05), TimeCoefficients(link_efficiency=0.7)
+    calibrated("nccl", "all_reduce/8", **{"L40S": bus, "H100-SXM-80GB": nvlink, "B200-SXM-180GB": nvlink})
+    assert transfer.time_coefficients(A100, "nccl", "nccl", "all_reduce/8").link_efficiency > 0.55
+    assert transfer.time_coefficients(load_gpu("L4"), "nccl", "nccl", "all_reduce/8").link_efficiency < 0.1
+
+
+# Corrections
+
+
+def synthetic(n, seed, gpu):
+    """Products with a feature on which the time depends in a way that efficiencies don't cover."""
+    generator = np.random.default_rng(seed)
+    flop = 10 ** generator.uniform(9, 12, n)
+    feature = generator.uniform(-2, 2, n)
+    described = work(
+        "gemm", n, groups=("bf16",), group=np.zeros(n, dtype=np.intp), tensor_flop=flop,
+        tensor_flop_per_clk=gpu.tensor_flop_per_clk("bf16"), dram_bytes=flop / 100, l2_bytes=flop / 50,
+        fill=generator.uniform(0.5, 1, n), blocks=1e4, waves=4.0, launches=1.0, useful_flop=flop,
+        features={"depends": feature},
+    )  # fmt: skip
+    return described, feature
+
+
+FITTED = TimeCoefficients(provenance="fitted")
+
+
+def plain(described, gpu):
+    times = module_times(described, gpu, parameters_by_row([FITTED], described.group))
+    return times, duration_s(times, gpu, gpu.clock_max_mhz)
+
+
+def batch(gpu, slope, seed):
+    described, feature = synthetic(2500, seed, gpu)
+    seconds = plain(described, gpu)[1] * np.exp(slope * feature)
+    return CorrectionBatch(described, gpu, "trtllm", [FITTED], seconds, gpu.clock_max_mhz)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """On Hopper times rise with a feature, on Ampere they don't."""
+    return fit_correction([batch(H100, 0.2, 1), batch(A100, 0.0, 2)], hidden=(32, 24), epochs=20)
+
+
+def slope_on(model, gpu, **options):
+    described, feature = synthetic(800, 9, gpu)
+    times, _ = plain(described, gpu)
+    factor, _ = correction_factor(model, described, times, gpu, engine="trtllm", **options)
+    return np.polyfit(feature, np.log(factor), 1)[0]
+
+
+def test_an_unmeasured_twin_takes_the_outputs_of_its_chip(learned):
+    assert slope_on(learned, H100) == pytest.approx(0.2, abs=0.03)
+    # faster memory moves rows out of the range of the data, where any correction fades
+    assert 0.12 < slope_on(learned, H200) < 0.22
+    assert slope_on(learned, load_gpu("A100-SXM-40GB")) == pytest.approx(0.0, abs=0.03)
+
+
+def test_a_correction_wanes_with_unlikeness(learned):
+    """The next generation takes part of its relative's correction, and one far away hardly any."""
+    _, whole = output_head(learned, "bf16", H100, "trtllm")
+    shares = [output_head(learned, "bf16", one, "trtllm")[1] for one in (H200, B200, load_gpu("MI300X"))]
+    assert whole == 1
+    assert list(shares) == sorted(shares, reverse=True)
+    assert shares[0] == pytest.approx(1, abs=0.01)
+    assert shares[2] < 0.02
+    assert 0.03 < slope_on(learned, B200) < 0.17
+    # so does another format or engine of the same GPU
+    _, other = output_head(learned, "fp8", H100, "trtllm")
+    _, engine = output_head(learned, "bf16", H100, "vllm")
+    assert 0 < other < engine < 1
+
+
+def test_a_gpu_that_is_left_out_lends_nothing(learned):
+    alone = replace(learned, own=MappingProxyType({k: v for k, v in learned.own.items() if k.startswith("A100")}))
+    assert slope_on(learned, H200, exclude=(H100.name,)) == pytest.approx(slope_on(alone, H200), abs=1e-6)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from(gpu_names()))
+def test_any_gpu_of_the_catalogue_has_an_output(name):
+    model = _tiny()
+    head, share = output_head(model, "bf16", load_gpu(name), "trtllm")
+    assert np.isfinite(head).all()
+    assert 0 < share <= 1
+
+
+def _tiny():
+    model = fit_correction_once()
+    return replace(model, own={**model.own, "no-such-gpu/trtllm/bf16": model.head * np.float32("nan")})
+
+
+_KEPT = {}
+
+
+def fit_correction_once():
+    if not _KEPT:
+        _KEPT["model"] = fit_correction([batch(H100, 0.1, 3)], hidden=(8, 8), epochs=1)
+    return _KEPT["model"]
+
+
+# Measured GPUs, left out
+
+
+@pytest.fixture(scope="module")
+def gemms(data_dir):
+    """A few products of each GPU, with efficiencies fitted on them."""
+    found = []
+    for pool in pools(data_dir, ("gemm",), 1200):
+        if pool.key == "gemm/trtllm":
+            few = pool.take(np.flatnonzero(~pool.capped)[:4000])
+            fits = fit_time(few.work, few.gpu, few.time_s, few.gpu.clock_max_mhz, source="test", most_rows=600)
+            found.append((few, fits))
+    return found
+
+
+@pytest.mark.parametrize(("chip", "most"), [("A100", 0.16), ("H100", 0.11), ("L40S", 0.19), ("B200", 0.22)])
+def test_products_on_a_gpu_left_out_are_predicted_as_well_as_relatives_allow(gemms, chip, most):
+    kept = [(pool, fits) for pool, fits in gemms if not pool.gpu.name.startswith(chip)]
+    (left, _) = next(one for one in gemms if one[0].gpu.name.startswith(chip))
+    rows = left.work.group == left.work.groups.index("bf16")
+
+    def error(one):
+        return float(np.abs(predicted_s(left, {"bf16": one})[rows] / left.time_s[rows] - 1).mean())
+
+    choices = [
+        (unlikeness("gemm", left.gpu, BF16, pool.gpu, ("trtllm", group)), one)
+        for pool, fits in kept
+        for group, one in fits.items()
+    ]
+    choices.sort(key=lambda choice: choice[0])
+    blend = error(transfer.blended(choices))
+    assert blend < most
+    # no worse than the nearest relative by more than chance, nor than relatives are on average
+    assert blend < 1.2 * error(choices[0][1])
+    assert blend <= np.mean([error(fits["bf16"]) for _, fits in kept])
