@@ -16,6 +16,7 @@ from joulecast.calibration.own_fit import residuals_by_family
 from joulecast.calibration.pass_fit import PASSES, fit_all_passes
 from joulecast.calibration.power_fit import fit_kernel_power
 from joulecast.calibration.power_intervals import with_passes, with_power
+from joulecast.calibration.power_learning import learn_power
 from joulecast.calibration.tables import read_kernel_tables
 from joulecast.coefficients import places, store, transfer
 from joulecast.coefficients.corrections import load_correction, write_correction
@@ -61,7 +62,11 @@ def _build(folder: Path, out: Path, stages: tuple[str, ...], tell: Callable[[str
                 better = replace(kept.time[one.key], error=one.error, spread90=one.spread90)
                 _write(out, replace(kept, time={**kept.time, one.key: better}))
     if "power" in stages:
-        for gpu, power in fit_kernel_power(folder, tell=tell).items():
+        batches = list(sound(read_kernel_tables(folder, tuple(families()))))
+        models, energies = learn_power(batches, fit_kernel_power(batches, tell), tell)
+        for family, model in models.items():
+            write_correction(model, out / f"power_{family}.npz")
+        for gpu, power in energies.items():
             _write(out, replace(_read(out, gpu), power=power))
     if "networks" in stages:
         _forget(out, NETWORK_STEPS, PASSES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +29,9 @@ Singles = npt.NDArray[np.float32]
 
 
 _HIDDEN_WEIGHT = 0.3
+
+#: Weight of a shared output that lies above rows that it may lie above.
+_ABOVE_WEIGHT = 0.15
 
 #: Steps that training takes at least, however few the rows.
 FEWEST_STEPS = 2000
@@ -60,6 +63,43 @@ class CorrectionBatch:
     time_s: Floats
     clock_mhz: float
     weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """What a network learns from: rows of one GPU and engine.
+
+    Attributes
+    ----------
+    features : ndarray, shape (n, f)
+    names : tuple of str
+        Of the features.
+    target : ndarray, shape (n,)
+        Natural logarithm of the factor.
+    key : ndarray of int, shape (n,)
+        Index into `keys`.
+    keys : tuple of str
+        ``gpu/engine/group``, one for each output of its own.
+    weight : ndarray, shape (n,)
+    common : bool
+        Whether they tell of what all GPUs share, not only of their own outputs.
+    at_least : bool
+        Whether what all share may lie above the targets of these rows, though not below.
+    """
+
+    features: Singles
+    names: tuple[str, ...]
+    target: Singles
+    key: npt.NDArray[np.intp]
+    keys: tuple[str, ...]
+    weight: Singles
+    common: bool = True
+    at_least: bool = False
+
+    def take(self, rows: Any) -> TrainingRows:
+        """The rows at `rows` (indices or mask)."""
+        cut = {name: getattr(self, name)[rows] for name in ("features", "target", "key", "weight")}
+        return replace(self, **cut)
 
 
 def fit_correction(
@@ -101,10 +141,22 @@ def fit_correction(
     if not batches:
         raise ValueError("a correction needs at least one batch of measured rows")
     generator = np.random.default_rng(seed)
-    keys: dict[str, int] = {}
-    names = tuple(dict.fromkeys(name for batch in batches for name in feature_names(batch.work)))
-    parts = [_rows(batch, names, keys, most_rows, generator) for batch in batches]
-    features, target, key, weight = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return fit_rows(
+        batches[0].work.family, [_rows(batch, most_rows, generator) for batch in batches], generator,
+        hidden=hidden, epochs=epochs, shared_share=shared_share, own_strength=own_strength, rate=rate,
+    )  # fmt: skip
+
+
+def fit_rows(
+    family: str, parts: Sequence[TrainingRows], generator: np.random.Generator, *, hidden: tuple[int, ...] = (96, 64),
+    epochs: int = 60, shared_share: float = 0.3, own_strength: float = 1e-4, rate: float = 8e-3,
+) -> CorrectionModel:  # fmt: skip
+    """The network of `family` that comes closest to the targets of all `parts`; arguments as of `fit_correction`."""
+    names = tuple(dict.fromkeys(name for part in parts for name in part.names))
+    keys = {name: index for index, name in enumerate(dict.fromkeys(name for part in parts for name in part.keys))}
+    features = np.concatenate([aligned(part.features, part.names, names) for part in parts])
+    target, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("target", "weight"))
+    key = np.concatenate([np.array([keys[name] for name in part.keys], dtype=np.intp)[part.key] for part in parts])
     mean = features.mean(axis=0)
     spread = features.std(axis=0)
     scale = np.maximum(spread, 1e-2).astype(np.float32)
@@ -113,13 +165,15 @@ def fit_correction(
     z = in_deviations(features, mean, scale)
     low, high = z.min(axis=0), z.max(axis=0)
     z[:, unseen] = 0.0
-    trained = _train(z, target, key, weight / weight.mean(), len(keys), hidden=hidden, epochs=epochs,
+    common = np.concatenate([np.full(len(part.target), part.common) for part in parts])
+    at_least = np.concatenate([np.full(len(part.target), part.at_least) for part in parts])
+    trained = _train(z, target, key, weight / weight.mean(), common, at_least, len(keys), hidden=hidden, epochs=epochs,
                      shared_share=shared_share, own_strength=own_strength, rate=rate, generator=generator)  # fmt: skip
     layers = len(hidden)
     trained[0][unseen] = 0.0
     head, own = trained[2 * layers], trained[2 * layers + 1]
     return CorrectionModel(
-        family=batches[0].work.family,
+        family=family,
         feature_names=names,
         mean=mean, scale=scale, low=low, high=high,
         weights=tuple(trained[0 : 2 * layers : 2]), biases=tuple(trained[1 : 2 * layers : 2]), head=head,
@@ -127,10 +181,8 @@ def fit_correction(
     )  # fmt: skip
 
 
-def _rows(
-    batch: CorrectionBatch, names: tuple[str, ...], keys: dict[str, int], most_rows: int, generator: np.random.Generator
-) -> tuple[Singles, Singles, npt.NDArray[np.intp], Singles]:
-    """Features, target, index of the own output and weight of (a sample of) the rows of a batch."""
+def _rows(batch: CorrectionBatch, most_rows: int, generator: np.random.Generator) -> TrainingRows:
+    """(A sample of) the rows of a batch."""
     times = module_times(batch.work, batch.gpu, parameters_by_row(batch.per_group, batch.work.group))
     plain = duration_s(times, batch.gpu, batch.clock_mhz)
     kernel_s, hidden = _kernel_s(batch)
@@ -143,16 +195,13 @@ def _rows(
     rows = np.flatnonzero(good)
     if rows.size > most_rows:
         rows = generator.choice(rows, most_rows, replace=False)
-    codes = np.array(
-        [keys.setdefault(f"{batch.gpu.name}/{batch.engine}/{group}", len(keys)) for group in batch.work.groups]
-    )
-    features = correction_features(batch.work, times, batch.gpu)[rows]
-    features = aligned(features, feature_names(batch.work), names)
-    return (
-        features,
-        np.clip(target[rows], -2.0, 2.0).astype(np.float32),
-        codes[batch.work.group[rows]],
-        (batch.weight * np.where(hidden[rows], _HIDDEN_WEIGHT, 1.0)).astype(np.float32),
+    return TrainingRows(
+        features=correction_features(batch.work, times, batch.gpu)[rows],
+        names=feature_names(batch.work),
+        target=np.clip(target[rows], -2.0, 2.0).astype(np.float32),
+        key=batch.work.group[rows],
+        keys=tuple(f"{batch.gpu.name}/{batch.engine}/{group}" for group in batch.work.groups),
+        weight=(batch.weight * np.where(hidden[rows], _HIDDEN_WEIGHT, 1.0)).astype(np.float32),
     )
 
 
@@ -169,7 +218,8 @@ def _kernel_s(batch: CorrectionBatch) -> tuple[Floats, npt.NDArray[np.bool_]]:
 
 
 def _train(
-    z: Singles, target: Singles, key: Any, weight: Singles, keys: int, *, hidden: tuple[int, ...], epochs: int,
+    z: Singles, target: Singles, key: Any, weight: Singles, common: Any, at_least: Any, keys: int, *,
+    hidden: tuple[int, ...], epochs: int,
     shared_share: float, own_strength: float, rate: float, generator: np.random.Generator,
 ) -> list[Singles]:  # fmt: skip
     """Adam on a robust loss with a cosine schedule: weight and bias of each layer, shared output, own outputs."""
@@ -191,8 +241,11 @@ def _train(
         order = generator.permutation(len(z))
         for start in range(0, each * batch, batch):
             rows = order[start : start + batch]
-            alone = generator.random(rows.size) < shared_share
-            slopes = _gradient(values, z[rows], target[rows], key[rows], weight[rows], alone, own_strength)
+            alone = (generator.random(rows.size) < shared_share) & common[rows]
+            slopes = _gradient(
+                values, z[rows], target[rows], key[rows], weight[rows], alone,
+                alone | (common[rows] & ~at_least[rows]), alone & at_least[rows], own_strength,
+            )  # fmt: skip
             step += 1
             warm = min(1.0, step / 200.0)
             speed = rate * warm * (0.5 + 0.5 * np.cos(np.pi * step / steps)) + 1e-6
@@ -204,7 +257,8 @@ def _train(
 
 
 def _gradient(
-    values: list[Singles], z: Singles, target: Singles, key: Any, weight: Singles, alone: Any, own_strength: float
+    values: list[Singles], z: Singles, target: Singles, key: Any, weight: Singles, alone: Any, common: Any,
+    at_least: Any, own_strength: float,
 ) -> list[Singles]:
     layers = (len(values) - 2) // 2
     head, own = values[-2], values[-1]
@@ -219,10 +273,14 @@ def _gradient(
     miss = output - target
     # relative error counts by its size beyond a few percent, by its square within
     slope = weight * miss / np.sqrt(1.0 + np.square(miss / 0.05)) / len(z)
+    slope *= np.where(at_least & (miss > 0), np.float32(_ABOVE_WEIGHT), np.float32(1.0))
     weighted = last * slope[:, None]
     chosen = np.zeros((len(own), len(z)), dtype=np.float32)
     chosen[key, np.arange(len(z))] = ~alone
-    slopes: list[Singles] = [weighted.sum(axis=0), chosen @ weighted + np.float32(own_strength) * own / len(own)]
+    slopes: list[Singles] = [
+        common.astype(np.float32) @ weighted,
+        chosen @ weighted + np.float32(own_strength) * own / len(own),
+    ]
     used *= slope[:, None]
     found: list[Singles] = []
     back: Any = 0.0

@@ -72,15 +72,15 @@ def power_residuals(batches: Sequence[Measured], exclude_own: bool = False, seed
             time=np.log(settled.time_s / few.time_s)[good],
             capped=settled.throttled[good],
             excess=settled.excess[good],
-            power_spread=_donor_spread(gpu, exclude),
+            power_spread=_donor_spread(gpu, exclude, priced.work.family, few.conditions.engine),
             time_spread=priced.time_spread[good],
         )
 
 
-def _donor_spread(gpu: Gpu, exclude: tuple[str, ...]) -> float:
+def _donor_spread(gpu: Gpu, exclude: tuple[str, ...], family: str, engine: str) -> float:
     """Half-width of powers where the energies that `gpu` would use were fitted."""
     fitted = (coefficients.power for _, _, coefficients in relatives(gpu, exclude) if coefficients.power is not None)
-    return next((one.spread90 for one in fitted), 0.5)
+    return next((one.spread90_of(family, engine) for one in fitted), 0.5)
 
 
 def _distance(gpu: Gpu, exclude: tuple[str, ...]) -> float:
@@ -133,7 +133,8 @@ def _family(known: FamilyIntervals, members: Sequence[PowerResiduals]) -> Family
     labels = [one.gpu for one in free for _ in range(int((~one.capped).sum()))]
     weight = equal_weights(labels)
     power = np.concatenate([np.abs(one.power[~one.capped]) / one.power_spread for one in free])
-    factor = float(np.clip(weighted_quantile(power, weight), 0.2, 5.0))
+    # spreads are those of rows that no correction saw; it has seen these
+    factor = float(np.clip(weighted_quantile(power, weight), 1.0, 5.0))
     energy = np.concatenate([
         np.abs(one.power + one.time)[~one.capped]
         / np.hypot(one.time_spread[~one.capped], one.power_spread * factor) for one in free

@@ -157,7 +157,12 @@ def measured_frame(
             table=op_table(kind_name, columns, rows=n),
             time_s=part["latency_ms"].cast(pl.Float64).to_numpy() * 1e-3,
             power_w=power,
-            conditions=Conditions(engine=engine, residency="loop", kernel_source=str(meta["kernel_source"])),
+            conditions=Conditions(
+                engine=engine,
+                residency="loop",
+                kernel_source=str(meta["kernel_source"]),
+                operands=str(meta["operand_init"]),
+            ),
             version=str(meta["framework_version"]),
             timing_mode=str(meta["timing_mode"]),
             launch_mode=str(meta["launch_mode"]),

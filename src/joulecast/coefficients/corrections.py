@@ -1,4 +1,4 @@
-"""Learned corrections of a family's time: plain arrays, written by the calibration and read by predictions."""
+"""Learned corrections of a family's time and power: plain arrays, written by the calibration, read by predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CorrectionModel:
-    """A small network from features of a kernel to the natural logarithm of a time factor.
+    """A small network from features of a kernel to the natural logarithm of a factor, on time or on power.
 
     Hidden layers are shared by all GPUs, and so is the output `head`, which reads all of them. A GPU that was
     measured has an output of its own for each engine and group, which adds to the shared one.
@@ -63,8 +63,24 @@ class CorrectionModel:
 
 @cache
 def load_correction(family: str) -> CorrectionModel | None:
-    """Correction of `family`, the user's or the shipped one, or None where it has none."""
-    path = places.found(f"correction_{family}.npz")
+    """Correction of the time of `family`, the user's or the shipped one, or None where it has none."""
+    return _found(f"correction_{family}.npz")
+
+
+@cache
+def load_power_correction(family: str) -> CorrectionModel | None:
+    """The same of its power."""
+    return _found(f"power_{family}.npz")
+
+
+def forget() -> None:
+    """Drop what was loaded, after files changed on disk."""
+    load_correction.cache_clear()
+    load_power_correction.cache_clear()
+
+
+def _found(name: str) -> CorrectionModel | None:
+    path = places.found(name)
     return None if path is None else read_correction(path)
 
 

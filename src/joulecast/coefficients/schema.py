@@ -118,6 +118,13 @@ class PowerCoefficients:
         Mean absolute relative error of power on left-out rows.
     spread90 : float
         90th percentile of ``|log(predicted / measured)|`` of power over left-out rows.
+    limit_share : float
+        Mean power that a throttled GPU settles at, over its power limit.
+    learned_share : float
+        How much of the learned correction of power belongs to these energies: 1 for those of single kernels, which it
+        was trained on, 0 for those of whole passes.
+    family_spread90 : mapping of str to float
+        As `spread90`, by ``family/engine``, with the learned correction.
     """
 
     idle_w: float
@@ -136,6 +143,13 @@ class PowerCoefficients:
     rows: int = 0
     error: float = 0.25
     spread90: float = 0.5
+    limit_share: float = 1.0
+    learned_share: float = 0.0
+    family_spread90: Mapping[str, float] = field(default_factory=dict)
+
+    def spread90_of(self, family: str, engine: str) -> float:
+        """Half-width of the interval of the power of one engine's kernels; `spread90` where they were not measured."""
+        return self.family_spread90.get(f"{family}/{engine}", self.spread90)
 
 
 @dataclass(frozen=True)

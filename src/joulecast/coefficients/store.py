@@ -134,10 +134,11 @@ def dump(coefficients: GpuCoefficients) -> str:
         lines += ["", "[host]", *_pairs(asdict(coefficients.host))]
     if coefficients.power is not None:
         values = asdict(coefficients.power)
-        tables = {key: values.pop(key) for key in ("tensor_pj", "cuda_pj")}
+        tables = {key: values.pop(key) for key in ("tensor_pj", "cuda_pj", "family_spread90")}
         lines += ["", "[power]", *_pairs(values)]
         for key, table in tables.items():
-            lines += ["", f"[power.{key}]", *_pairs(table)]
+            if table or key != "family_spread90":
+                lines += ["", f"[power.{key}]", *_pairs(table)]
     for key in sorted(coefficients.time):
         lines += ["", f"[time.{_text(key)}]", *_pairs(asdict(coefficients.time[key]))]
     return "\n".join(lines) + "\n"
@@ -185,7 +186,8 @@ def _fields(record: type[Record], values: Any, name: str) -> Record:
         else:
             number = _number(value, f"{name}: {key}", _LOWEST.get(key, 0.0))
             checked[key] = int(number) if described == "int" else number
-    missing = [key for key, one in known.items() if one.default is MISSING and key not in checked]
+    needed = (key for key, one in known.items() if one.default is MISSING and one.default_factory is MISSING)
+    missing = [key for key in needed if key not in checked]
     if missing:
         raise InputError(f"{name} lacks {', '.join(missing)}")
     return record(**checked)

@@ -205,7 +205,8 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
     dram = _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3) / _DRAM_ENERGY.get(other.dram_type.upper(), 1.3)
     drive = node * gpu.sm_count * gpu.rate_clock_mhz / (other.sm_count * other.rate_clock_mhz)
     idle_w, clocked_w = static_parts_w(gpu)
-    half_width = math.hypot(donor.spread90, interpolated(far, UNLIKE_KNOTS, load_intervals().power_transfer))
+    added = interpolated(far, UNLIKE_KNOTS, load_intervals().power_transfer)
+    half_width = math.hypot(donor.spread90, added)
     return replace(
         donor,
         idle_w=idle_w,
@@ -221,6 +222,7 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
         source=f"rescaled from {other.name}",
         error=donor.error + 0.4 * (half_width - donor.spread90),
         spread90=half_width,
+        family_spread90={key: math.hypot(one, added) for key, one in donor.family_spread90.items()},
     )
 
 
@@ -279,7 +281,7 @@ def forget() -> None:
     """Drop what was looked up, after coefficient files changed on disk."""
     store.load.cache_clear()
     store.own_file.cache_clear()
-    corrections.load_correction.cache_clear()
+    corrections.forget()
     load_intervals.cache_clear()
     for cached in (relatives, time_coefficients, power_coefficients, host_coefficients):
         cached.cache_clear()

@@ -31,11 +31,16 @@ class Conditions:
         ``stream``: weights and caches come from DRAM, activations from the kernel before.
     kernel_source : str
         Which of the engine's kernels, where it has several for one operation; empty for its default.
+    operands : str
+        What the operands hold, one of `joulecast.physics.power.OPERAND_ENERGY`: no kernel runs otherwise for it, but
+        bits that do not change take less energy. Empty for what they held where the engine's kernels were measured,
+        random where they were not.
     """
 
     engine: str = "trtllm"
     residency: str = "loop"
     kernel_source: str = ""
+    operands: str = "random"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -36,8 +37,9 @@ _CHUNK = 2048
 
 
 def correct(
-    work: KernelWork, times: ModuleTimes, gpu: Gpu, exclude: tuple[str, ...] = (), engine: str = ""
-) -> tuple[ModuleTimes, Floats]:
+    work: KernelWork, times: ModuleTimes, gpu: Gpu, exclude: tuple[str, ...] = (), engine: str = "",
+    features: Singles | None = None,
+) -> tuple[ModuleTimes, Floats]:  # fmt: skip
     """`times` with the shipped correction of the family as their `scale`, where there is one.
 
     Parameters
@@ -50,6 +52,8 @@ def correct(
         GPUs whose own outputs may not be used.
     engine : str
         Engine whose own outputs are used on a GPU that was measured.
+    features : ndarray, optional
+        What `correction_features` says of the same rows, where it was asked already.
 
     Returns
     -------
@@ -61,15 +65,15 @@ def correct(
     model = load_correction(work.family)
     if model is None or not len(work):
         return times, np.zeros(len(work))
-    factor, distance = correction_factor(model, work, times, gpu, engine=engine, exclude=exclude)
+    factor, distance = correction_factor(model, work, times, gpu, engine=engine, exclude=exclude, features=features)
     return replace(times, scale=times.scale * factor), distance
 
 
 def correction_factor(
     model: CorrectionModel, work: KernelWork, times: ModuleTimes, gpu: Gpu, *,
-    engine: str = "", exclude: tuple[str, ...] = (),
+    engine: str | Sequence[str] = "", exclude: tuple[str, ...] = (), features: Singles | None = None,
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """Factor on the time of each row, and how far the row is from the data.
+    """Factor on the time of each row (or the power, whatever the model learned), and how far the row is from the data.
 
     Parameters
     ----------
@@ -78,10 +82,12 @@ def correction_factor(
     times : ModuleTimes
         Of the same rows, uncorrected.
     gpu : Gpu
-    engine : str
-        Engine whose own outputs are used on a GPU that was measured.
+    engine : str or sequence of str
+        Engine whose own outputs are used on a GPU that was measured; one for each group where they differ.
     exclude : tuple of str
         GPUs whose own outputs may not be used.
+    features : ndarray, optional
+        What `correction_features` says of the same rows, where it was asked already.
 
     Returns
     -------
@@ -90,13 +96,15 @@ def correction_factor(
     distance : ndarray, shape (n,)
         0 inside the range of the training data in every feature; grows with the standard deviations beyond it.
     """
-    features = correction_features(work, times, gpu)
+    if features is None:
+        features = correction_features(work, times, gpu)
     names = feature_names(work)
     n = len(work)
     log_factor, distance = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
     for code, group in enumerate(work.groups):
         part = model.parts.get(group, model)
-        head, share = output_head(part, group, gpu, engine, exclude)
+        own_engine = engine if isinstance(engine, str) else engine[code]
+        head, share = output_head(part, group, gpu, own_engine, exclude)
         if len(work.groups) == 1:
             log_factor, distance = _network(part, aligned(features, names, part.feature_names), head)
             log_factor *= share
@@ -105,7 +113,7 @@ def correction_factor(
             found = _network(part, aligned(features[rows], names, part.feature_names), head)
             log_factor[rows], distance[rows] = found[0] * share, found[1]
     fade = np.exp(-np.square(distance) * np.float32(np.log(2.0)))
-    factor = np.exp(np.clip(log_factor, -2.0, 2.0) * fade)
+    factor = np.exp(np.clip(log_factor, -3.0, 3.0) * fade)
     return factor.astype(np.float64), distance.astype(np.float64)
 
 
@@ -225,7 +233,7 @@ def _of_relatives(
     found = []
     for key in keys:
         name, its_engine, its_group = key.split("/", 2)
-        if name in exclude:
+        if name in exclude or ("@" in its_engine) != ("@" in engine):  # other operands: see `physics.power.engine_with`
             continue
         try:
             other = load_gpu(name)

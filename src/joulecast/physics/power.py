@@ -22,6 +22,18 @@ STALLED_SHARE = 0.3
 #: The value fits whole passes of a ReLU model, OPT-1.3B, beside those of other models.)
 ZERO_SAVING = 0.7
 
+#: Energy of arithmetic and data movement over that with random operands, by what the operands hold: wires and
+#: multipliers whose inputs stay the same charge nothing. Memory that nobody wrote is zeros in part.
+#: (Matrix products of zeros draw up to 40 % less board power than those of random numbers; T. Gregersen et al.,
+#: Input-dependent power usage in GPUs, 2024.)
+OPERAND_ENERGY = {
+    "random": 1.0,
+    "uninitialised": 0.9,
+    "constant": 0.5,
+    "kv_cache_uninitialised": 1.0,
+    "not_applicable": 1.0,
+}
+
 #: Where energy goes, in the order of `energy_parts_j`.
 POWER_MODULES = ("tensor core", "CUDA core", "special functions", "shared memory", "L2", "DRAM", "active SMs", "static")
 
@@ -38,7 +50,8 @@ class WorkEnergy:
     dram_j : ndarray, shape (n,)
         Energy of DRAM and its interface. [J]
     busy : ndarray, shape (n,)
-        Share of the SMs that hold blocks, those that wait for memory counted by `STALLED_SHARE`, in [0, 1].
+        Share of the SMs that hold blocks, those that wait for memory counted by `STALLED_SHARE`, in [0, 1] before
+        any learned correction.
     """
 
     core_j: Floats
@@ -51,7 +64,9 @@ class WorkEnergy:
         return np.asarray(self.core_j.sum(axis=0))
 
 
-def work_energy(work: KernelWork, gpu: Gpu, power: PowerCoefficients, core_share: Any = 1.0) -> WorkEnergy:
+def work_energy(
+    work: KernelWork, gpu: Gpu, power: PowerCoefficients, core_share: Any = 1.0, operand_factor: Any = 1.0
+) -> WorkEnergy:
     """Energy of the work of each operation at the voltage of the rate clock.
 
     Parameters
@@ -61,6 +76,8 @@ def work_energy(work: KernelWork, gpu: Gpu, power: PowerCoefficients, core_share
     power : PowerCoefficients
     core_share : array_like
         Share of each operation's time that its core modules need; the rest they wait.
+    operand_factor : array_like
+        Energy of what the operands hold over that of random ones (`operand_energy`).
 
     Returns
     -------
@@ -79,7 +96,23 @@ def work_energy(work: KernelWork, gpu: Gpu, power: PowerCoefficients, core_share
     )
     working = STALLED_SHARE + (1.0 - STALLED_SHARE) * np.minimum(core_share, 1.0)
     busy = np.minimum(1.0, work.blocks / gpu.sm_count) * working
-    return WorkEnergy(core * 1e-12, work.dram_bytes * (power.dram_pj * 1e-12), busy)
+    pico = 1e-12 * np.asarray(operand_factor)
+    return WorkEnergy(core * pico, work.dram_bytes * (power.dram_pj * pico), busy)
+
+
+def operand_energy(operands: str) -> float:
+    """Factor of `OPERAND_ENERGY`; that of random operands where nothing is said of them. Dimensionless."""
+    return OPERAND_ENERGY.get(operands, 1.0)
+
+
+def engine_with(engine: str, operands: str) -> str:
+    """Name under which what was learned of an engine's power with such operands is kept: its own for random ones."""
+    return engine if operand_energy(operands) == 1.0 else f"{engine}@{operands}"
+
+
+def scaled(energy: WorkEnergy, factor: Any) -> WorkEnergy:
+    """All that running takes (energy of the work, power of the SMs that hold blocks) times a factor of each row."""
+    return WorkEnergy(energy.core_j * factor, energy.dram_j * factor, energy.busy * factor)
 
 
 def switching(work: KernelWork) -> Floats:

@@ -9,22 +9,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.coefficients.corrections import CorrectionModel
+from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction
 from joulecast.coefficients.intervals import SIZE_KNOTS_S, load_intervals
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import power_coefficients, time_coefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import Conditions, KernelWork
-from joulecast.physics.correction import correct, correction_factor
-from joulecast.physics.power import WorkEnergy, energy_parts_j, mean_power_w, work_energy
-from joulecast.physics.throttle import settled_clock_mhz
+from joulecast.physics.correction import correction_factor, correction_features
+from joulecast.physics.power import (
+    OPERAND_ENERGY,
+    WorkEnergy,
+    energy_parts_j,
+    engine_with,
+    mean_power_w,
+    operand_energy,
+    scaled,
+    static_power_w,
+    work_energy,
+)
+from joulecast.physics.throttle import clock_at_limit
 from joulecast.physics.timing import (
     CORE_MODULES,
     ModuleTimes,
     core_share,
     dram_rate_gb_s,
     duration_s,
+    measured_s,
     module_times,
     parameters_by_row,
 )
@@ -118,6 +129,7 @@ def price(
     time: dict[str, TimeCoefficients] | None = None,
     exclude: tuple[str, ...] = (),
     corrections: Mapping[str, CorrectionModel] | None = None,
+    power_corrections: Mapping[str, CorrectionModel] | None = None,
     pass_scales: bool = True,
 ) -> Priced:
     """Price the operations of `table` on `gpu`.
@@ -135,6 +147,8 @@ def price(
         GPUs whose shipped coefficients may not be used.
     corrections : mapping of str to CorrectionModel, optional
         By family, in place of the shipped ones; a family that is absent goes without.
+    power_corrections : mapping of str to CorrectionModel, optional
+        The same of power.
     pass_scales : bool
         Whether operations that stream (`Conditions.residency`) take the factors found on whole passes.
 
@@ -152,14 +166,29 @@ def price(
     in_pass = pass_scales and conditions.residency == "stream"
     scale = np.array([one.scale * (one.pass_scale if in_pass else 1.0) for one in per_group])[work.group]
     times = module_times(work, gpu, parameters_by_row(per_group, work.group), scale)
-    if corrections is None:
-        times, distance = correct(work, times, gpu, exclude, engine=conditions.engine)
-    elif (model := corrections.get(work.family)) is not None and len(work):
-        factor, distance = correction_factor(model, work, times, gpu, engine=conditions.engine)
-        times = replace(times, scale=times.scale * factor)
-    else:
-        distance = np.zeros(len(work))
     power = power or power_coefficients(gpu, exclude=exclude)
+    exclude_power = exclude if power_corrections is None else ()
+    learned = load_correction(work.family) if corrections is None else corrections.get(work.family)
+    learned_power = _power_model(work.family, power_corrections, power)
+    operands = _operands(learned_power, work, gpu, conditions, exclude_power)
+    distance = power_distance = np.zeros(len(work))
+    power_factor = np.ones(len(work))
+    if len(work) and (learned is not None or learned_power is not None):
+        features = correction_features(work, times, gpu)
+        plain = times
+        if learned is not None:
+            factor, distance = correction_factor(
+                learned, work, plain, gpu, engine=conditions.engine, exclude=exclude if corrections is None else (),
+                features=features,
+            )  # fmt: skip
+            times = replace(times, scale=times.scale * factor)
+        if learned_power is not None:
+            engines = [engine_with(conditions.engine, one) for one in operands]
+            power_factor, power_distance = correction_factor(
+                learned_power, work, plain, gpu, engine=engines, exclude=exclude_power, features=features
+            )
+    operand_factor = np.array([operand_energy(one) for one in operands])[work.group]
+    energy = work_energy(work, gpu, power, core_share(times, gpu), operand_factor)
     kept = np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)
     spread = np.array([one.spread90 for one in per_group])[work.group]
     width = load_intervals().family(work.family)
@@ -167,12 +196,14 @@ def price(
     return Priced(
         work=work,
         times=times,
-        energy=work_energy(work, gpu, power, core_share(times, gpu)),
+        energy=scaled(energy, power_factor**power.learned_share),
         gpu=gpu,
         power=power,
         provenance=kept[work.group],
         time_spread=widened(spread, distance, width.hull),
-        power_spread=np.full(len(work), power.spread90 * width.power),
+        power_spread=widened(
+            power.spread90_of(work.family, conditions.engine) * width.power, power_distance, width.hull
+        ),
         capped_spread=np.full(len(work), width.capped),
         energy_factor=np.full(len(work), width.energy),
         distance=distance,
@@ -188,13 +219,48 @@ def rough_s(times: ModuleTimes, gpu: Gpu) -> Floats:
     return times.fixed_s + times.link_s + cycles / (gpu.clock_max_mhz * 1e6) + moved / (gpu.dram_gb_s * 1e9)
 
 
+def _power_model(
+    family: str, given: Mapping[str, CorrectionModel] | None, power: PowerCoefficients
+) -> CorrectionModel | None:
+    """Correction of the power of a family that goes with the energies."""
+    if power.learned_share <= 0:
+        return None
+    return load_power_correction(family) if given is None else given.get(family)
+
+
+def _operands(
+    model: CorrectionModel | None, work: KernelWork, gpu: Gpu, conditions: Conditions, exclude: tuple[str, ...]
+) -> list[str]:
+    """What operands hold, by group: as told, else as where the group was measured, else random."""
+    if conditions.operands:
+        return [conditions.operands] * len(work.groups)
+    name = gpu.name.split("+")[0]
+    own = {} if model is None or name in exclude else model.own
+    choices = ("random", *(one for one, factor in OPERAND_ENERGY.items() if factor != 1.0))
+    return [
+        next((one for one in choices if f"{name}/{engine_with(conditions.engine, one)}/{group}" in own), "random")
+        for group in work.groups
+    ]
+
+
 def at_clock(priced: Priced, clock_mhz: Any) -> tuple[Floats, Floats]:
     """Time and mean power of each operation at a core clock, whatever the power limit. [s, W]"""
     time_s = duration_s(priced.times, priced.gpu, clock_mhz)
     return time_s, mean_power_w(priced.energy, time_s, clock_mhz, priced.gpu, priced.power)
 
 
-def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any) -> Settled:
+def with_host(priced: Priced, clock_mhz: Any) -> tuple[Floats, Floats]:
+    """As `at_clock`, each operation started by a host that takes its time (`Priced.host_us`). [s, W]
+
+    While it waits, the GPU draws the power of a clocked GPU with nothing running.
+    """
+    kernel_s, power_w = at_clock(priced, clock_mhz)
+    time_s = measured_s(kernel_s, priced.host_us, priced.host_lead_us)
+    static_w = static_power_w(clock_mhz, priced.gpu, priced.power)
+    return time_s, static_w + (power_w - static_w) * kernel_s / time_s
+
+
+def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any, *, hosted: bool = False) -> Settled:
     """Each operation run on its own, again and again, at the clock that the power limit lets it have.
 
     Parameters
@@ -203,7 +269,9 @@ def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any) -> Settled:
     clock_mhz : array_like
         Clock asked for. [MHz]
     power_limit_w : array_like
-        Power limit; infinite to hold the clock. [W]
+        Power limit; infinite to hold the clock. Mean power settles at `PowerCoefficients.limit_share` of it. [W]
+    hosted : bool
+        Whether a host starts each operation by itself; what is drawn while it does counts towards the limit.
 
     Returns
     -------
@@ -211,19 +279,19 @@ def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any) -> Settled:
     """
     n = len(priced)
     clock = np.array(np.broadcast_to(np.asarray(clock_mhz, dtype=np.float64), (n,)))
-    time_s, power_w = at_clock(priced, clock)
-    over = np.flatnonzero(power_w > np.broadcast_to(np.asarray(power_limit_w, dtype=np.float64), (n,)))
-    throttled, excess = np.zeros(n, dtype=np.bool_), np.zeros(n)
+    limit_w = np.broadcast_to(np.asarray(power_limit_w, dtype=np.float64) * priced.power.limit_share, (n,))
+    evaluated = with_host if hosted else at_clock
+    time_s, power_w = evaluated(priced, clock)
+    throttled, excess = power_w > limit_w, np.zeros(n)
+    over = np.flatnonzero(throttled)
     if over.size:
+        excess[over] = np.log(power_w[over] / limit_w[over])
         few = take(priced, over)
-        limit = np.broadcast_to(np.asarray(power_limit_w, dtype=np.float64), (n,))[over]
-        settled, _ = settled_clock_mhz(
-            lambda mhz, _: at_clock(few, mhz)[1], clock[over], priced.gpu.clock_min_mhz, limit, over.size
-        )
-        throttled[over] = True
-        excess[over] = np.log(power_w[over] / limit)
-        clock[over] = settled
-        time_s[over], power_w[over] = at_clock(few, settled)
+        clock[over] = clock_at_limit(
+            lambda mhz, rows: evaluated(few if isinstance(rows, slice) else take(few, rows), mhz)[1],
+            power_w[over], clock[over], priced.gpu.clock_min_mhz, limit_w[over],
+        )  # fmt: skip
+        time_s[over], power_w[over] = evaluated(few, clock[over])
     return Settled(time_s, power_w, clock, throttled, excess)
 
 

@@ -16,8 +16,7 @@ from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import ENGINES, Conditions
 from joulecast.physics.power import static_power_w
-from joulecast.physics.price import BOUNDS, Priced, Settled, bound_by, half_widths, price, under_limit
-from joulecast.physics.timing import measured_s
+from joulecast.physics.price import BOUNDS, bound_by, half_widths, price, under_limit
 from joulecast.physics.uncertainty import bounds
 from joulecast.workloads.kinds import kind
 from joulecast.workloads.table import OpTable, length_of, op_table
@@ -37,7 +36,7 @@ SETTINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kernel_source": ("", ()),
     "launch_mode": ("cuda_graph", ("cuda_graph", "eager", "cuda_graph_or_eager")),
     "timing_mode": ("sustained", ("sustained", "burst")),
-    "operand_init": ("random", ("random", "uninitialised", "constant", "kv_cache_uninitialised", "not_applicable")),
+    "operand_init": ("", ("", "random", "uninitialised", "constant", "kv_cache_uninitialised", "not_applicable")),
 }
 
 #: Whose kernels are priced where no framework is named.
@@ -116,7 +115,8 @@ def predict_kernels(
         its own choice), ``launch_mode`` (``cuda_graph``, the default, or ``eager``: each launch waits for its host),
         ``timing_mode`` (``sustained``: at the clock that the power limit allows, the default; ``burst``: the clock
         is held),
-        ``operand_init`` (default ``random``), ``power_limit_w`` [W].
+        ``operand_init`` (what the operands hold; default what they held where the engine's kernels were measured,
+        ``random`` where they were not), ``power_limit_w`` [W].
     gpu : str or Gpu
         A name in the catalogue, a TOML file, or a description.
     clock_mhz : float, optional
@@ -229,12 +229,17 @@ def _fill(
 ) -> None:  # fmt: skip
     """Evaluate one chunk and write it into `out` at `rows`."""
     engine = words["framework"].replace("nccl-tests", "nccl") or DEFAULT_ENGINE.get(table.kind, "trtllm")
-    conditions = Conditions(engine=engine, residency="loop", kernel_source=words["kernel_source"])
+    conditions = Conditions(
+        engine=engine, residency="loop", kernel_source=words["kernel_source"], operands=words["operand_init"]
+    )
     priced = price(table, gpu, conditions)
     held = words["timing_mode"] == "burst"
-    settled = under_limit(priced, clock_mhz, np.inf if held else limit_w)
-    if words["launch_mode"] == "eager" and engine != "nccl":
-        settled = _started_by_host(priced, settled)
+    # NCCL's own tests pipeline their launches
+    hosted = words["launch_mode"] == "eager" and engine != "nccl"
+    if hosted:
+        fallback_us = host_coefficients(gpu).eager_us
+        priced = replace(priced, host_us=np.where(priced.host_us > 0, priced.host_us, fallback_us))
+    settled = under_limit(priced, clock_mhz, np.inf if held else limit_w, hosted=hosted)
     spreads = dict(zip(("time_s", "power_w", "energy_j"), half_widths(priced, settled), strict=True))
     floor_w = float(static_power_w(gpu.clock_min_mhz, gpu, priced.power))
     for name, values in (("time_s", settled.time_s), ("power_w", settled.power_w), ("energy_j", settled.energy_j)):
@@ -257,16 +262,3 @@ def _fill(
         out["bound_by"][bad] = ""
         out["provenance"][bad] = ""
         out["note"][bad] = np.array([shortened(reason, 200) for reason in priced.work.reasons.values()], dtype=object)
-
-
-def _started_by_host(priced: Priced, settled: Settled) -> Settled:
-    """The same kernels, each started by a host that takes its time: what event timers around each show.
-
-    While it waits, the GPU draws the power of a clocked GPU with nothing running. (NCCL's own tests pipeline
-    their launches, so that theirs stay as they are.)
-    """
-    fallback_us = host_coefficients(priced.gpu).eager_us
-    host_us = np.where(priced.host_us > 0, priced.host_us, fallback_us)
-    time_s = measured_s(settled.time_s, host_us, priced.host_lead_us)
-    waiting_j = static_power_w(settled.clock_mhz, priced.gpu, priced.power) * (time_s - settled.time_s)
-    return replace(settled, time_s=time_s, power_w=(settled.energy_j + waiting_j) / time_s)

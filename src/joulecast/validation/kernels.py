@@ -78,7 +78,7 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
     gpu = load_gpu(rows.gpu)
     priced = price(
         rows.table, gpu, rows.conditions, time=knowledge.time.get(gpu.name), power=knowledge.power.get(gpu.name),
-        exclude=knowledge.exclude, corrections=knowledge.corrections,
+        exclude=knowledge.exclude, corrections=knowledge.corrections, power_corrections=knowledge.power_corrections,
     )  # fmt: skip
     limit_w = rows.power_limit_w if np.isfinite(rows.power_limit_w) else gpu.power_limit_default_w
     settled = under_limit(priced, gpu.clock_max_mhz, np.inf if rows.timing_mode == "burst" else limit_w)

@@ -12,9 +12,10 @@ import numpy as np
 from joulecast.calibration.corrections import score, train
 from joulecast.calibration.kernels import Pool, fit_pool, pools_of, shape_fold
 from joulecast.calibration.power_fit import as_coefficients, fit_power, power_rows
+from joulecast.calibration.power_learning import Knowing, score_power, train_power, with_errors
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients import store
-from joulecast.coefficients.corrections import CorrectionModel, load_correction
+from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction
 from joulecast.coefficients.likeness import GENERATIONS
 from joulecast.coefficients.schema import PowerCoefficients, TimeCoefficients
 from joulecast.gpus import Gpu, load_gpu
@@ -40,6 +41,8 @@ class Knowledge:
         Energies that win over the shipped ones, by GPU.
     corrections : mapping of str to CorrectionModel or None
         Learned corrections by family in place of the shipped ones; None for the shipped ones.
+    power_corrections : mapping of str to CorrectionModel or None
+        The same of power.
     exclude : tuple of str
         GPUs whose shipped coefficients may not be used.
     """
@@ -47,6 +50,7 @@ class Knowledge:
     time: Mapping[str, Fits] = field(default_factory=lambda: MappingProxyType({}))
     power: Mapping[str, PowerCoefficients] = field(default_factory=lambda: MappingProxyType({}))
     corrections: Mapping[str, CorrectionModel] | None = None
+    power_corrections: Mapping[str, CorrectionModel] | None = None
     exclude: tuple[str, ...] = ()
 
 
@@ -109,7 +113,26 @@ def without_shapes(
     for pool, fits in measured:
         time[pool.gpu.name].update({f"{pool.key}/{group}": one for group, one in fits.items()})
     gpu_names = tuple(sorted({one.gpu for one in batches}))
-    return Knowledge(time=dict(time), power=power, corrections=corrections, exclude=gpu_names)
+    power, learned_power = _learned_power(family, wanted, Knowing(power, dict(time), corrections))
+    return Knowledge(dict(time), power, corrections, learned_power, gpu_names)
+
+
+def _learned_power(
+    family: str, batches: Sequence[Measured], knowing: Knowing
+) -> tuple[Mapping[str, PowerCoefficients], dict[str, CorrectionModel]]:
+    """Energies with the errors that their left-out rows have once corrected, and the correction."""
+    if load_power_correction(family) is None:
+        return knowing.power, {}
+    energies = {name: replace(one, learned_share=1.0) for name, one in knowing.power.items()}
+    knowing = replace(knowing, power=energies)
+    known = [one for one in batches if one.gpu in energies]
+    loaded = [one for one in known if one.timing_mode == "sustained"]
+    bursts = [one for one in known if one.timing_mode == "burst"]
+    fold = LEFT_OUT_FOLD + 1
+    model = train_power(family, loaded, knowing, bursts=bursts, fold=fold)
+    scores = list(score_power(family, loaded, knowing, model, fold))
+    better = {name: with_errors(one, scores, name) for name, one in energies.items()}
+    return better, {} if model is None else {family: model}
 
 
 def _with_spread(model: CorrectionModel, pool: Pool, fits: Fits) -> Fits:
@@ -167,7 +190,21 @@ def without_gpu(family: str, gpu: Gpu, batches: Sequence[Measured], *, newest: s
     if load_correction(family) is not None:
         model = train(_shipped_fits([one for one in batches if one.gpu not in out], train_rows), most_rows=train_rows)
         corrections = {} if model is None else {family: model}
-    return Knowledge(corrections=corrections, exclude=out)
+    power_corrections: dict[str, CorrectionModel] | None = None
+    if load_power_correction(family) is not None:
+        rest = [one for one in batches if one.gpu not in out and np.isfinite(one.power_w).any()]
+        energies = {name: _shipped_energies(name) for name in {one.gpu for one in rest}}
+        known = {name: one for name, one in energies.items() if one is not None}
+        model = train_power(family, [one for one in rest if one.gpu in known], Knowing(known)) if known else None
+        power_corrections = {} if model is None else {family: model}
+    return Knowledge(corrections=corrections, power_corrections=power_corrections, exclude=out)
+
+
+def _shipped_energies(gpu_name: str) -> PowerCoefficients | None:
+    """Energies that were fitted on the GPU's own kernels."""
+    coefficients = store.load(gpu_name)
+    power = None if coefficients is None else coefficients.power
+    return power if power is not None and power.learned_share > 0 else None
 
 
 def _shipped_fits(batches: Sequence[Measured], most_rows: int) -> list[tuple[Pool, Fits]]:
