@@ -27,7 +27,10 @@ _LIKE_FORMATS = ({"fp16", "bf16"}, {"int8", "w8a8"}, {"w8a16", "w4a16"}, {"nvfp4
 _FORMATS_OF_WIDTH = ({"fp8", "int8", "w8a8"},)
 _LIKE_FORMAT, _FORMAT_OF_WIDTH, _OTHER_FORMAT = 0.05, 0.5, 1.3
 _OTHER_KERNEL = 2.5
-_OTHER_ENGINE = 0.6
+
+#: Engines that serve models by the same libraries' kernels, in graphs; others start each by itself or are older.
+_LIKE_ENGINES = {"trtllm", "vllm"}
+_LIKE_ENGINE, _OTHER_ENGINE = 0.4, 1.2
 
 #: Kernels that GPUs run together, and how unlike they are between NVLink and the host's bus.
 _OVER_LINKS = ("nccl", "custom_allreduce")
@@ -72,7 +75,9 @@ def unlikeness(family: str, a: Gpu, first: tuple[str, str], b: Gpu, second: tupl
     first, second : tuple of (str, str)
         Engine and group of each.
     """
-    far = group_distance(first[1], second[1]) + (first[0] != second[0]) * _OTHER_ENGINE
+    far = group_distance(first[1], second[1])
+    if first[0] != second[0]:
+        far += _LIKE_ENGINE if {first[0], second[0]} <= _LIKE_ENGINES else _OTHER_ENGINE
     if a.name.split("+")[0] == b.name.split("+")[0]:
         return far
     if family in _OVER_LINKS and (a.nvlink_gb_s > 0) != (b.nvlink_gb_s > 0):
