@@ -257,8 +257,15 @@ def _train(
 
 
 def _gradient(
-    values: list[Singles], z: Singles, target: Singles, key: Any, weight: Singles, alone: Any, common: Any,
-    at_least: Any, own_strength: float,
+    values: list[Singles],
+    z: Singles,
+    target: Singles,
+    key: Any,
+    weight: Singles,
+    alone: Any,
+    common: Any,
+    at_least: Any,
+    own_strength: float,
 ) -> list[Singles]:
     layers = (len(values) - 2) // 2
     head, own = values[-2], values[-1]
