@@ -68,9 +68,9 @@ def test_it_fades_to_no_correction_far_from_the_data(model):
     gpu = load_gpu("H100-SXM-80GB")
     described, _ = synthetic(200, 5, gpu)
     times = times_of(described, gpu)
-    inside, at_home = correction_factor(model, described, times, gpu)
+    inside, at_home = correction_factor(model, described, times, gpu, engine="trtllm")
     far = replace(described, features=described.features + 40.0)
-    outside, distance = correction_factor(model, far, times, gpu)
+    outside, distance = correction_factor(model, far, times, gpu, engine="trtllm")
     assert np.abs(np.log(inside)).mean() > 0.1
     np.testing.assert_allclose(outside, 1.0, atol=1e-6)
     assert (distance > 3).all()

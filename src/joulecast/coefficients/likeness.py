@@ -22,15 +22,15 @@ GENERATIONS = {
     "cdna3": 13.0,
 }
 
-#: Formats whose kernels are nearly the same, and those that have no more in common than the width of an element.
-_LIKE_FORMATS = ({"fp16", "bf16"}, {"int8", "w8a8"}, {"w8a16", "w4a16"}, {"nvfp4", "mxfp4"})
-_FORMATS_OF_WIDTH = ({"fp8", "int8", "w8a8"},)
-_LIKE_FORMAT, _FORMAT_OF_WIDTH, _OTHER_FORMAT = 0.05, 0.5, 1.3
+#: Formats whose kernels are nearly the same, and those that only have a step in common.
+_LIKE_FORMATS = ({"fp16", "bf16"}, {"int8", "w8a8"}, {"nvfp4", "mxfp4"})
+_RELATED_FORMATS = ({"fp8", "int8", "w8a8"}, {"w8a16", "w4a16"})
+_LIKE_FORMAT, _RELATED_FORMAT, _OTHER_FORMAT = 0.05, 0.5, 1.3
 _OTHER_KERNEL = 2.5
 
 #: Engines that serve models by the same libraries' kernels, in graphs; others start each by itself or are older.
 _LIKE_ENGINES = {"trtllm", "vllm"}
-_LIKE_ENGINE, _OTHER_ENGINE = 0.4, 1.2
+_LIKE_ENGINE, _OTHER_ENGINE = 0.6, 1.2
 
 #: Kernels that GPUs run together, and how unlike they are between NVLink and the host's bus.
 _OVER_LINKS = ("nccl", "custom_allreduce")
@@ -57,8 +57,8 @@ def group_distance(a: str, b: str) -> float:
             continue
         if any(pair <= like for like in _LIKE_FORMATS):
             total += _LIKE_FORMAT
-        elif any(pair <= like for like in _FORMATS_OF_WIDTH):
-            total += _FORMAT_OF_WIDTH
+        elif any(pair <= like for like in _RELATED_FORMATS):
+            total += _RELATED_FORMAT
         else:
             total += _OTHER_FORMAT if x in _FORMATS and y in _FORMATS else _OTHER_KERNEL
     return total
