@@ -450,3 +450,12 @@ def test_random_shapes_keep_the_laws_row_by_row():
         alone = jc.predict_kernels("gemm", {"m": m[row], "n": n[row], "k": k[row], "dtype": "bf16"}, "a100")
         for name in NUMBERS:
             assert alone[name][0] == pytest.approx(table[name][row], rel=1e-5)
+
+
+def test_rows_that_are_alike_are_evaluated_once_and_told_in_their_own_order() -> None:
+    few = {"m": np.array([1, 7, 512, 4096]), "n": 4096, "k": np.array([64, 4096, 128, 8192]), "dtype": "bf16"}
+    pick = np.random.default_rng(0).integers(0, 4, 6000)
+    once = jc.predict_kernels("gemm", few, "h100")
+    often = jc.predict_kernels("gemm", {**few, "m": few["m"][pick], "k": few["k"][pick]}, "h100")
+    for name in once.names:
+        np.testing.assert_array_equal(often[name], once[name][pick])

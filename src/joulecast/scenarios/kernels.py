@@ -147,11 +147,46 @@ def predict_kernels(
     out: dict[str, Array] = {name: np.full(n, np.nan) for name in _NUMBERS}
     out.update({name: np.full(n, "", dtype=object) for name in _TEXT})
     for rows, words in _batches(settings, n):
-        for start in range(0, rows.size, CHUNK):
-            part = rows[start : start + CHUNK]
+        first, inverse = _distinct(table, limits, rows)
+        for start in range(0, first.size, CHUNK):
+            part = first[start : start + CHUNK]
             chosen = slice(int(part[0]), int(part[-1]) + 1) if part[-1] - part[0] + 1 == part.size else part
             _fill(out, chosen, table.take(chosen), described, words, asked, limits[chosen])
+        if inverse is not None:
+            for column in out.values():
+                column[rows] = column[first[inverse]]
     return KernelTable(out)
+
+
+#: Rows looked at to see whether many are alike, and the share of them that must be for looking at all to pay.
+_LOOKED_AT = 2048
+_ALIKE = 0.2
+
+
+def _distinct(
+    table: OpTable, limits: npt.NDArray[np.float64], rows: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp] | None]:
+    """One of each of the rows that are alike, and which it is for each row; all of them where few are."""
+    if rows.size < _LOOKED_AT:
+        return rows, None
+    some = rows[:: rows.size // _LOOKED_AT]
+    if np.unique(_marks(table, limits, some)).size > (1 - _ALIKE) * some.size:
+        return rows, None
+    _, first, inverse = np.unique(_marks(table, limits, rows), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(order.size)
+    return rows[first[order]], rank[inverse]
+
+
+def _marks(table: OpTable, limits: npt.NDArray[np.float64], rows: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
+    """A mark of 64 bits of each row: like rows share it, and of a million unlike ones hardly any two do."""
+    mark = np.zeros(rows.size, dtype=np.uint64)
+    for column in (*table.columns.values(), limits):
+        mark ^= np.asarray(column[rows], dtype=np.float64).view(np.uint64)
+        mark *= np.uint64(0x9E3779B97F4A7C15)
+        mark ^= mark >> np.uint64(29)
+    return mark
 
 
 def _separated(op: str, columns: Mapping[str, Any], ignore_extra: bool) -> tuple[dict[str, Any], dict[str, Any]]:
