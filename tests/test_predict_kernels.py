@@ -174,7 +174,8 @@ def test_sustained_runs_keep_the_limit_and_bursts_are_never_slower(gpu):
     assert np.all(burst["clock_mhz"] == jc.load_gpu(gpu).clock_max_mhz)
     throttled = sustained["clock_mhz"] < burst["clock_mhz"]
     assert np.array_equal(throttled, [", cap" in word for word in sustained["bound_by"]])
-    assert np.all(burst["power_w"][throttled] > limit)
+    # a board holds its mean a little under the limit, and throttles from there on
+    assert np.all(burst["power_w"][throttled] > 0.98 * limit)
     # what throttled GPUs were read at, on average over their boards' control
     assert np.all(sustained["power_w"][throttled & kept] > 0.98 * limit)
 
