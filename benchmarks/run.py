@@ -75,8 +75,8 @@ def new_workload(repeats: int) -> Measurement:
 
     workloads = [jc.workload(DEEP_MODEL, batch=1, prompt_tokens=512 + i, dtype="bf16") for i in range(10 * repeats)]
     jc.predict(workloads[0], gpu=GPU)
-    fresh = iter(workloads)
-    seconds = _best(lambda: jc.predict(next(fresh), gpu=GPU), len(workloads))
+    fresh = iter(workloads[1:])
+    seconds = _best(lambda: jc.predict(next(fresh), gpu=GPU), len(workloads) - 1)
     return Measurement("predict of a workload not asked before", 1e3 * seconds, 5.0, "ms")
 
 
