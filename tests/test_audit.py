@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,7 @@ from joulecast.calibration.audit_readings import least_pass_s
 from joulecast.calibration.least_work import least_work
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.cli import main
+from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.workloads.sources import open_workload
@@ -384,3 +386,10 @@ def test_hardly_any_row_of_good_tables_is_flagged(data_dir, name):
 def test_convolutions_by_winograd_and_fp32_operators_are_kept(data_dir):
     for name in ("conv2d", "linear"):
         assert not audit_file(data_dir / "neusight" / f"kernels_nvidia_{name}.parquet").audit.flagged.any()
+
+
+def test_a_misspelt_operation_is_told_and_not_called_clean(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("gpu,op,m,n,k,dtype,latency_ms\nh100_sxm,gem,64,64,64,bf16,0.01\n")
+    with pytest.raises(InputError, match="unknown operation 'gem': did you mean gemm"):
+        audit_file(path)

@@ -15,7 +15,7 @@ from joulecast.calibration import audit_readings as readings
 from joulecast.calibration.audit import audit_batch
 from joulecast.calibration.findings import Audit, Finding
 from joulecast.calibration.tables import measured_frame, neusight_frame
-from joulecast.errors import InputError, shortened
+from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.workloads.files import named
 from joulecast.workloads.frames import read_frame
@@ -133,6 +133,8 @@ def audit_file(path: Path, gpu: str | None = None, name: str | None = None) -> A
             return _kernels(name, frame, gpu)
         if ops & _NEUSIGHT_OPS or (ops and {"b", "h", "latency_ms", "gpu"} <= columns):
             return _neusight(name, frame)
+        if ops and "latency_ms" in columns:
+            raise UnknownNameError("operation", sorted(ops)[0], KINDS)
         if columns >= _PASS_COLUMNS:
             return _passes(name, frame, path.parent / "traces")
         if _find(frame, "time"):

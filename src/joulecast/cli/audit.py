@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 
 from joulecast.cli import options
 from joulecast.cli.output import Answer, chosen_format, give
+from joulecast.cli.progress import bar
 from joulecast.errors import InputError
 from joulecast.reports import text
 from joulecast.reports.tables import Block, Facts, Heading, Table
@@ -48,8 +47,8 @@ def audit(
     if gpu is not None:
         load_gpu(gpu)
     files = table_files(path)
-    with _progress(len(files)) as done:
-        outcomes = list(audit_all(path, files, gpu, done))
+    with bar() as tell:
+        outcomes = list(audit_all(path, files, gpu, lambda done: tell("auditing", done / len(files))))
     tables = [one for one in outcomes if not isinstance(one, InputError)]
     refused = [one for one in outcomes if isinstance(one, InputError)]
     if not tables:
@@ -153,17 +152,3 @@ def _findings(table: AuditedTable, top: int) -> list[Block]:
             items.append((text.whole(len(rows)), (what,)))
             items += [(f"  row {row}", (why,)) for row, why in rows[:top]]
     return [Heading(table.name), Facts(tuple(items), label_width=16)]
-
-
-@contextmanager
-def _progress(files: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's stderr while more than one file is read; nothing elsewhere."""
-    if files < 2 or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("auditing", total=files)
-        yield lambda done: bar.update(task, completed=done)

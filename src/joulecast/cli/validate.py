@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +11,7 @@ import typer
 
 from joulecast.cli import options
 from joulecast.cli.output import Answer, chosen_format, give
+from joulecast.cli.progress import bar
 from joulecast.errors import InputError, shortened
 from joulecast.reports import accuracy, files
 from joulecast.reports.tables import Block, Facts, Heading, Table
@@ -96,7 +95,7 @@ def validate(
         _check_page(write)
     from joulecast.validation.run import validate as run
 
-    with _progress() as tell:
+    with bar() as tell:
         found = run(data, tell=tell, **asked)
     new = stored_results.flat(found.document)
     compared = stored_results.compare(new, stored["errors"] if stored else {})
@@ -152,21 +151,6 @@ def _asked(
         if number is not None:
             asked[name] = number
     return asked
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, float], None]]:
-    """A progress bar on stderr, where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda what, share: None  # noqa: ARG005
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(24), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=1.0)
-        yield lambda what, share: progress.update(task, completed=share, description=what[:60])
 
 
 def _page(document: Mapping[str, Any], compared: Comparison) -> list[Block]:
