@@ -15,12 +15,10 @@ import numpy as np
 
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients.likeness import GENERATIONS
-from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
-from joulecast.coefficients.transfer import time_coefficients
+from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients
 from joulecast.gpus import load_gpu
 from joulecast.kernels.registry import families
-from joulecast.physics.price import Priced, half_widths, price, under_limit
-from joulecast.physics.timing import measured_s
+from joulecast.physics.price import half_widths, price, under_limit
 from joulecast.validation.knowledge import (
     SHIPPED,
     Knowledge,
@@ -81,15 +79,13 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
         exclude=knowledge.exclude, corrections=knowledge.corrections, power_corrections=knowledge.power_corrections,
     )  # fmt: skip
     limit_w = rows.power_limit_w if np.isfinite(rows.power_limit_w) else gpu.power_limit_default_w
-    settled = under_limit(priced, gpu.clock_max_mhz, np.inf if rows.timing_mode == "burst" else limit_w)
-    time_s = settled.time_s
-    if rows.host_bound:
-        time_s = measured_s(time_s, *_host_us(priced, rows, knowledge))
+    held = rows.timing_mode == "burst"
+    settled = under_limit(priced, gpu.clock_max_mhz, np.inf if held else limit_w, hosted=rows.host_bound)
     half_s, half_w, _ = half_widths(priced, settled)
     frame = pl.DataFrame(
         {
             "measured_s": rows.time_s,
-            "predicted_s": time_s,
+            "predicted_s": settled.time_s,
             "half_s": half_s,
             "measured_w": rows.power_w,
             "predicted_w": settled.power_w,
@@ -116,19 +112,6 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
     runs = np.ones(frame.height, dtype=np.bool_)
     runs[list(priced.work.reasons)] = False
     return frame.filter(runs)
-
-
-def _host_us(priced: Priced, rows: Measured, knowledge: Knowledge) -> tuple[np.ndarray, np.ndarray]:
-    """Cost of the host that each row was measured from, and its part before the kernel. [us]"""
-    own = knowledge.time.get(rows.gpu, {})
-    family, engine = priced.work.family, rows.conditions.engine
-    per_group: list[TimeCoefficients] = [
-        own.get(f"{family}/{engine}/{group}")
-        or time_coefficients(priced.gpu, family, engine, group, exclude=knowledge.exclude)
-        for group in priced.work.groups
-    ]
-    code = priced.work.group
-    return (np.array([one.host_us for one in per_group])[code], np.array([one.host_lead_us for one in per_group])[code])
 
 
 def score_kernels(
