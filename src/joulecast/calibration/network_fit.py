@@ -226,15 +226,7 @@ def coefficients_of(
         time[one.key] = replace(own, provenance="fitted", source=told, rows=rows, error=error, spread90=spread)
     if not any(run.waits_for_host for run in runs):
         return time, None
-    host = HostCoefficients(
-        eager_us=fit.launch_us,
-        compiled_us=0.6 * fit.launch_us,
-        cuda_graph_us=HostCoefficients.cuda_graph_us,
-        module_us=fit.module_us,
-        provenance="fitted",
-        source=source,
-        rows=rows,
-    )
+    host = HostCoefficients.of_eager(fit.launch_us, fit.module_us, source, rows)
     return time, host
 
 

@@ -132,15 +132,7 @@ def coefficients_of(
         error=float(np.mean(np.abs(errors.power))),
         spread90=float(np.quantile(np.abs(np.log1p(errors.power)), 0.9)),
     )
-    host = HostCoefficients(
-        eager_us=fit.launch_us,
-        compiled_us=0.6 * fit.launch_us,
-        cuda_graph_us=HostCoefficients.cuda_graph_us,
-        module_us=fit.module_us,
-        provenance="fitted",
-        source=source,
-        rows=rows,
-    )
+    host = HostCoefficients.of_eager(fit.launch_us, fit.module_us, source, rows)
     return time, power, host
 
 

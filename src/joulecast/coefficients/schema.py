@@ -152,6 +152,10 @@ class PowerCoefficients:
         return self.family_spread90.get(f"{family}/{engine}", self.spread90)
 
 
+#: Cost of a compiled launch over that of an eager one: an assumption, no measured table tells them apart.
+_COMPILED_SHARE = 0.6
+
+
 @dataclass(frozen=True)
 class HostCoefficients:
     """What starting kernels costs a host.
@@ -173,6 +177,21 @@ class HostCoefficients:
     provenance: str = "spec sheet"
     source: str = "14 to 17 us a traced kernel on an H100's host (EnergAIzer artifact)"
     rows: int = 0
+
+    @classmethod
+    def of_eager(cls, launch_us: float, module_us: float, source: str, rows: int) -> HostCoefficients:
+        """Of a host whose eager launches were fitted; other modes were not measured and are taken in proportion.
+
+        Compiled launches cost what the defaults give them beside eager ones; graphs cost no host more than another.
+        """
+        return cls(
+            eager_us=launch_us,
+            compiled_us=_COMPILED_SHARE * launch_us,
+            module_us=module_us,
+            provenance="fitted",
+            source=source,
+            rows=rows,
+        )
 
     def launch_us(self, mode: str) -> float:
         """Cost of a launch in `mode` (``eager``, ``compiled`` or ``cuda_graph``). [us]"""

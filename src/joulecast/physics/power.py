@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 STALLED_SHARE = 0.3
 
 #: Share of the energy of a multiply-add that is saved where one operand is zero: what the multiplier switches.
-#: (All-zero operands draw far less than random ones; G. Gregersen et al., Input-Dependent Power Usage in GPUs, 2024.
+#: (All-zero operands draw far less than random ones; T. Gregersen et al., Input-Dependent Power Usage in GPUs, 2024.
 #: The value fits whole passes of a ReLU model, OPT-1.3B, beside those of other models.)
 ZERO_SAVING = 0.7
 
