@@ -213,7 +213,7 @@ def _known_as(device: str) -> str | None:
 def _names_by_nvml() -> list[str] | None:
     """Names by NVIDIA's own library; None where it, or a driver, is missing."""
     try:
-        import pynvml  # type: ignore[import-not-found]
+        import pynvml
     except ImportError:
         return None
     try:
