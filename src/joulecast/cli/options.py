@@ -83,6 +83,67 @@ def real(flag: str, text: str | None, unit: str, *, zero: bool = False, example:
     return float(text)
 
 
+#: More values than this of one flag are a slip: a step too small, or a unit mistaken.
+MOST_VALUES = 10_000
+
+
+def numbers(
+    flag: str, text: str | None, unit: str, *, example: str = "510:1410:90", zero: bool = False
+) -> tuple[float, ...] | None:
+    """The numbers that `text` lists (``900,1200``) or spans (``510:1410:90``); None where the flag was not given.
+
+    A span is first:last:step and goes up by the step; the last is in it where a step meets it. Lists may hold spans.
+
+    Parameters
+    ----------
+    flag : str
+        Named in messages.
+    text : str or None
+    unit : str
+        Of the numbers, for messages.
+    example : str
+        What would be right.
+    zero : bool
+        Whether 0 is one of them.
+
+    Returns
+    -------
+    tuple of float or None
+        Each once, in the order given.
+
+    Raises
+    ------
+    InputError
+        For anything but plain decimal numbers above zero, a span that goes down, or more than `MOST_VALUES`.
+    """
+    if text is None:
+        return None
+    shape = f"{flag} takes a number in {unit}, several apart by commas, or first:last:step such as {example}"
+    found: list[float] = []
+    for part in text.split(","):
+        ends = [one.strip() for one in part.split(":")]
+        if len(ends) not in (1, 3) or not all(_REAL.fullmatch(one) for one in ends):
+            raise InputError(f"{shape}, not {_quoted(text)}")
+        values = [float(one) for one in ends]
+        if values[0] == 0 and not zero:
+            raise InputError(f"{flag} takes numbers above zero in {unit}, not {_quoted(text)}")
+        if len(values) == 3:
+            values = _span(flag, *values, quoted=_quoted(text))
+        found += values
+        if len(found) > MOST_VALUES:
+            raise InputError(f"{flag} {_quoted(text)} makes more than {MOST_VALUES:,} values: take a larger step")
+    return tuple(dict.fromkeys(found))
+
+
+def _span(flag: str, first: float, last: float, step: float, *, quoted: str) -> list[float]:
+    if step == 0 or last < first:
+        raise InputError(f"{flag} takes first:last:step with a last of at least the first and a step, not {quoted}")
+    count = (last - first) / step + 1e-9
+    if count > MOST_VALUES:
+        raise InputError(f"{flag} {quoted} makes more than {MOST_VALUES:,} values: take a larger step")
+    return [round(first + place * step, 9) for place in range(int(count) + 1)]
+
+
 def one_of(flag: str, text: str | None, choices: Sequence[str]) -> str | None:
     """`text` in lower case, if it is among `choices`; None where the flag was not given."""
     if text is None:
