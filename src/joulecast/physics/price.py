@@ -286,9 +286,9 @@ def under_limit(priced: Priced, clock_mhz: Any, power_limit_w: Any, *, hosted: b
     over = np.flatnonzero(throttled)
     if over.size:
         excess[over] = np.log(power_w[over] / limit_w[over])
-        few = _timed(priced, over)
+        few = timed(priced, over)
         clock[over] = clock_at_limit(
-            lambda mhz, rows: evaluated(few if isinstance(rows, slice) else _timed(few, rows), mhz)[1],
+            lambda mhz, rows: evaluated(few if isinstance(rows, slice) else timed(few, rows), mhz)[1],
             power_w[over], clock[over], priced.gpu.clock_min_mhz, limit_w[over],
         )  # fmt: skip
         time_s[over], power_w[over] = evaluated(few, clock[over])
@@ -338,7 +338,7 @@ def module_energy_j(priced: Priced, time_s: Floats, clock_mhz: Any) -> Floats:
     return energy_parts_j(priced.energy, time_s, clock_mhz, priced.gpu, priced.power)
 
 
-def _timed(priced: Priced, rows: Any) -> Priced:
+def timed(priced: Priced, rows: Any) -> Priced:
     """The operations at `rows` as far as `with_host` and `at_clock` look at them: the rest stays whole."""
 
     def cut(value: Any) -> dict[str, Any]:

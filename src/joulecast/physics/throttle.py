@@ -115,7 +115,8 @@ def clock_at_limit(
         low[left] = np.where(y > 0, low[left], np.maximum(x, low[left]))
         gap = last[left] - x
         found = (last_miss[left] - y) / np.where(gap == 0, 1.0, gap)
-        slope[left] = np.where((gap != 0) & (found > 1e-7), found, slope[left])
+        # What has settled stays as it is: no operation's clock depends on those solved for beside it.
+        slope[left] = np.where((gap != 0) & (found > 1e-7) & ~done[left], found, slope[left])
         last[left], last_miss[left] = x, y
         ahead = x - y / slope[left]
         inside = (ahead > low[left]) & (ahead < high[left]) & (step < _MOST_STEPS // 2)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.coefficients.schema import PowerCoefficients
+from joulecast.gpus import Gpu
 from joulecast.physics.power import core_scale
-from joulecast.physics.price import Floats, Priced
-from joulecast.physics.throttle import settled_clock_mhz
-from joulecast.physics.timing import duration_s
+from joulecast.physics.price import Floats, Priced, timed
+from joulecast.physics.throttle import clock_at_limit
+from joulecast.physics.timing import ModuleTimes, duration_s, without_parts
 
 #: Exponent of the smooth maximum between GPU time and host time of a pass: near the crossing each waits
 #: for the other now and then.
@@ -20,7 +22,7 @@ HOST_SHARPNESS = 8.0
 
 @dataclass(frozen=True)
 class Passes:
-    """The operations of one phase, and how often each runs in each of its passes.
+    """The operations of one phase or several, and how often each runs in each of its passes.
 
     Attributes
     ----------
@@ -34,6 +36,8 @@ class Passes:
         How often each pass runs.
     host_s : ndarray, shape (p,)
         Time the host needs to start everything of one pass. [s]
+    phase_of : ndarray of int, shape (p,), optional
+        Which phase each pass belongs to, 0 to q - 1, none empty; all to one where it is not given.
     """
 
     priced: Priced
@@ -41,6 +45,7 @@ class Passes:
     pass_of: npt.NDArray[np.intp]
     repeats: Floats
     host_s: Floats
+    phase_of: npt.NDArray[np.intp] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,21 @@ class Run:
     host_s: float
     idle_s: float
     idle_j: float
+    kernel_s: Floats
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Phases at the clocks they settled at: as `Run`, arrays of shape (q,); `kernel_s` of all operations, (n,)."""
+
+    clock_mhz: Floats
+    throttled: npt.NDArray[np.bool_]
+    time_s: Floats
+    energy_j: Floats
+    gpu_s: Floats
+    host_s: Floats
+    idle_s: Floats
+    idle_j: Floats
     kernel_s: Floats
 
 
@@ -114,6 +134,7 @@ def run_phase(passes: Passes, clock_mhz: float, power_limit_w: float) -> Run:
     Parameters
     ----------
     passes : Passes
+        Of one phase.
     clock_mhz : float
         Clock asked for. [MHz]
     power_limit_w : float
@@ -123,47 +144,174 @@ def run_phase(passes: Passes, clock_mhz: float, power_limit_w: float) -> Run:
     -------
     Run
     """
-    asked = _evaluated(passes, clock_mhz, False)
-    if asked.energy_j <= power_limit_w * asked.time_s:
+    runs = run_phases(passes, np.array([clock_mhz], dtype=np.float64), np.array([power_limit_w], dtype=np.float64))
+    figures = {name: value.item() for name, value in runs.__dict__.items() if name != "kernel_s"}
+    return Run(**figures, kernel_s=runs.kernel_s)
+
+
+def run_phases(passes: Passes, clock_mhz: Floats, power_limit_w: Floats) -> Runs:
+    """As `run_phase`, for many phases at once, each with a clock and a limit of its own.
+
+    Parameters
+    ----------
+    passes : Passes
+        Of `q` phases.
+    clock_mhz, power_limit_w : ndarray, shape (q,)
+        Clocks asked for and limits of one GPU. [MHz, W]
+
+    Returns
+    -------
+    Runs
+        Each phase as it would run alone.
+    """
+    ready = _ready(passes, clock_mhz.size)
+    asked = _evaluated(ready, clock_mhz)
+    over = np.flatnonzero(asked.energy_j > power_limit_w * asked.time_s)
+    if not over.size:
         return asked
-    settled, throttled = settled_clock_mhz(
-        lambda mhz, _: np.array([_mean_power_w(passes, float(mhz[0]))]),
-        clock_mhz,
+    few = _phases_of(ready, over)
+    settled = clock_mhz.copy()
+    settled[over] = clock_at_limit(
+        lambda mhz, rows: _mean_power_w(few if isinstance(rows, slice) else _phases_of(few, rows), mhz),
+        asked.energy_j[over] / asked.time_s[over],
+        clock_mhz[over],
         passes.priced.gpu.clock_min_mhz,
-        power_limit_w,
-        1,
+        power_limit_w[over],
     )
-    return _evaluated(passes, float(settled[0]), bool(throttled[0]))
+    throttled = np.zeros(settled.size, dtype=np.bool_)
+    throttled[over] = True
+    return _evaluated(ready, settled, throttled)
 
 
-def _mean_power_w(passes: Passes, clock_mhz: float) -> float:
-    run = _evaluated(passes, clock_mhz, False)
-    return run.energy_j / run.time_s
+def repeated(passes: Passes, phases: npt.NDArray[np.intp]) -> tuple[Passes, npt.NDArray[np.intp]]:
+    """The phases at `phases`, in that order, each as often as it is named, and which operation each row is.
+
+    Parameters
+    ----------
+    passes : Passes
+    phases : ndarray of int, shape (q,)
+
+    Returns
+    -------
+    passes : Passes
+        Its `priced` is cut to what times, energies and what bounds them follow from.
+    rows : ndarray of int
+        For each of its operations, the row of `passes` that it repeats.
+    """
+    phase_of = _phase_of(passes)
+    its_passes, passes_each = _members(phase_of, phases)
+    rows, rows_each = _members(passes.pass_of, its_passes)
+    again = Passes(
+        priced=timed(passes.priced, rows),
+        count=passes.count[rows],
+        pass_of=np.repeat(np.arange(its_passes.size), rows_each),
+        repeats=passes.repeats[its_passes],
+        host_s=passes.host_s[its_passes],
+        phase_of=np.repeat(np.arange(phases.size), passes_each),
+    )
+    return again, rows
 
 
-def _evaluated(passes: Passes, clock_mhz: float, throttled: bool) -> Run:
-    priced = passes.priced
-    power = priced.power
-    kernel_s = duration_s(priced.times, priced.gpu, clock_mhz)
-    busy_s = passes.count * kernel_s
-    gpu_s = np.bincount(passes.pass_of, weights=busy_s, minlength=passes.repeats.size)
-    pass_s = pass_time_s(gpu_s, passes.host_s)
+def _phase_of(passes: Passes) -> npt.NDArray[np.intp]:
+    return np.zeros(passes.repeats.size, dtype=np.intp) if passes.phase_of is None else passes.phase_of
+
+
+def _members(group_of: npt.NDArray[np.intp], groups: npt.NDArray[np.intp]) -> tuple[Any, Any]:
+    """Places in `group_of` of each of `groups` in turn, and how many each has."""
+    order = np.argsort(group_of, kind="stable")
+    sizes = np.bincount(group_of, minlength=int(groups.max(initial=-1)) + 1)
+    starts = np.cumsum(sizes) - sizes
+    each = sizes[groups]
+    ends = np.cumsum(each)
+    return order[np.repeat(starts[groups] - (ends - each), each) + np.arange(ends[-1] if ends.size else 0)], each
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What the time and the energy of `q` phases at any clocks follow from, nothing else."""
+
+    gpu: Gpu
+    power: PowerCoefficients
+    times: ModuleTimes
+    count: Floats
+    busy: Floats
+    pass_of: npt.NDArray[np.intp]
+    repeats: Floats
+    host_s: Floats
+    phase_of: npt.NDArray[np.intp]
+    core_j: Floats
+    dram_j: Floats
+
+
+def _ready(passes: Passes, phases: int) -> _Ready:
+    priced, phase_of = passes.priced, _phase_of(passes)
     runs = passes.count * passes.repeats[passes.pass_of]
-    scale = float(core_scale(clock_mhz, priced.gpu, power))
-    drive = scale * clock_mhz / priced.gpu.rate_clock_mhz
+    of_row = phase_of[passes.pass_of]
+    return _Ready(
+        gpu=priced.gpu,
+        power=priced.power,
+        times=priced.times,
+        count=passes.count,
+        busy=priced.energy.busy,
+        pass_of=passes.pass_of,
+        repeats=passes.repeats,
+        host_s=passes.host_s,
+        phase_of=phase_of,
+        core_j=_summed(of_row, runs * priced.energy.core_total_j, phases),
+        dram_j=_summed(of_row, runs * priced.energy.dram_j, phases),
+    )
+
+
+def _phases_of(ready: _Ready, phases: npt.NDArray[np.intp]) -> _Ready:
+    """Some of the phases."""
+    if phases.size == ready.core_j.size:
+        return ready
+    its_passes, passes_each = _members(ready.phase_of, phases)
+    rows, rows_each = _members(ready.pass_of, its_passes)
+    return replace(
+        ready,
+        times=without_parts(ready.times, rows),
+        count=ready.count[rows],
+        busy=ready.busy[rows],
+        pass_of=np.repeat(np.arange(its_passes.size), rows_each),
+        repeats=ready.repeats[its_passes],
+        host_s=ready.host_s[its_passes],
+        phase_of=np.repeat(np.arange(phases.size), passes_each),
+        core_j=ready.core_j[phases],
+        dram_j=ready.dram_j[phases],
+    )
+
+
+def _summed(group: npt.NDArray[np.intp], values: Floats, groups: int) -> Floats:
+    return np.asarray(np.bincount(group, weights=values, minlength=groups), dtype=np.float64)
+
+
+def _mean_power_w(ready: _Ready, clock_mhz: Floats) -> Floats:
+    runs = _evaluated(ready, clock_mhz)
+    return runs.energy_j / runs.time_s
+
+
+def _evaluated(ready: _Ready, clock_mhz: Floats, throttled: npt.NDArray[np.bool_] | None = None) -> Runs:
+    power, phases = ready.power, clock_mhz.size
+    by_phase = ready.phase_of
+    kernel_s = duration_s(ready.times, ready.gpu, clock_mhz[by_phase][ready.pass_of] if phases > 1 else clock_mhz)
+    busy_s = ready.count * kernel_s
+    gpu_s = _summed(ready.pass_of, busy_s, ready.repeats.size)
+    holding_s = _summed(ready.pass_of, busy_s * ready.busy, ready.repeats.size)
+    scale = core_scale(clock_mhz, ready.gpu, power)
+    drive = scale * clock_mhz / ready.gpu.rate_clock_mhz
     static_w = power.idle_w + power.clocked_w * drive
-    time_s = float(passes.repeats @ pass_s)
-    total_gpu_s = float(passes.repeats @ gpu_s)
-    work_j = float(runs @ (priced.energy.core_total_j * scale + priced.energy.dram_j))
-    active_j = power.active_w * drive * float(runs @ (priced.energy.busy * kernel_s))
-    idle_s = max(time_s - total_gpu_s, 0.0)
-    return Run(
+    time_s = _summed(by_phase, ready.repeats * pass_time_s(gpu_s, ready.host_s), phases)
+    total_gpu_s = _summed(by_phase, ready.repeats * gpu_s, phases)
+    active_j = power.active_w * drive * _summed(by_phase, ready.repeats * holding_s, phases)
+    idle_s = np.maximum(time_s - total_gpu_s, 0.0)
+    return Runs(
         clock_mhz=clock_mhz,
-        throttled=throttled,
+        throttled=np.zeros(phases, dtype=np.bool_) if throttled is None else throttled,
         time_s=time_s,
-        energy_j=static_w * time_s + active_j + work_j,
+        energy_j=static_w * time_s + active_j + ready.core_j * scale + ready.dram_j,
         gpu_s=total_gpu_s,
-        host_s=float(passes.repeats @ passes.host_s),
+        host_s=_summed(by_phase, ready.repeats * ready.host_s, phases),
         idle_s=idle_s,
         idle_j=static_w * idle_s,
         kernel_s=kernel_s,

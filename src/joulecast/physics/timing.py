@@ -61,6 +61,12 @@ class ModuleTimes:
     scale: Floats
 
 
+def without_parts(times: ModuleTimes, rows: Any) -> ModuleTimes:
+    """The operations at `rows` as far as `duration_s` looks at them: without the times of each module."""
+    kept = {name: value[rows] for name, value in times.__dict__.items() if name != "core_cycles"}
+    return ModuleTimes(core_cycles=times.core_cycles[:, :0], **kept)
+
+
 def smooth_maximum(parts: Floats, sharpness: Any, axis: int = 0) -> Floats:
     """Smooth maximum ``(sum x^p)^(1/p)`` of non-negative `parts` along `axis`.
 
