@@ -118,7 +118,8 @@ def numbers(
     """
     if text is None:
         return None
-    shape = f"{flag} takes a number in {unit}, several apart by commas, or first:last:step such as {example}"
+    above = "" if zero else " above zero"
+    shape = f"{flag} takes a number{above} in {unit}, several apart by commas, or first:last:step such as {example}"
     found: list[float] = []
     for part in text.split(","):
         ends = [one.strip() for one in part.split(":")]
@@ -126,7 +127,7 @@ def numbers(
             raise InputError(f"{shape}, not {_quoted(text)}")
         values = [float(one) for one in ends]
         if values[0] == 0 and not zero:
-            raise InputError(f"{flag} takes numbers above zero in {unit}, not {_quoted(text)}")
+            raise InputError(f"{shape}, not {_quoted(text)}")
         if len(values) == 3:
             values = _span(flag, *values, quoted=_quoted(text))
         found += values

@@ -17,7 +17,7 @@ _SHORT_BOUND = {"special functions": "SFU", "shared memory": "shared mem"}
 def single(prediction: Prediction, money: Money | None, *, top: int, kernels: bool) -> list[Block]:
     """The page of one prediction."""
     blocks: list[Block] = [
-        Heading(_question(prediction), _hardware(prediction)),
+        Heading(question(prediction), _hardware(prediction)),
         _figures_table(prediction),
         _bounds_table(prediction.phases),
         _energy_facts(prediction, money, top),
@@ -25,7 +25,7 @@ def single(prediction: Prediction, money: Money | None, *, top: int, kernels: bo
     ]
     if kernels:
         blocks += [Heading("launches"), kernel_table(prediction)]
-    return blocks + _remarks([prediction])
+    return blocks + remarks([prediction])
 
 
 def comparison(outcomes: Sequence[Outcome], money: Money | None, *, kernels: bool) -> list[Block]:
@@ -33,18 +33,18 @@ def comparison(outcomes: Sequence[Outcome], money: Money | None, *, kernels: boo
     answered = [outcome.prediction for outcome in outcomes if outcome.prediction is not None]
     blocks: list[Block] = []
     if answered:
-        unit = _unit(answered[0])
+        unit = unit_of(answered[0])
         fast, thrifty = summary.fastest(answered), summary.thriftiest(answered)
         blocks += [
-            Heading(_question(answered[0])),
+            Heading(question(answered[0])),
             _side_figures(outcomes, unit),
             _side_costs(answered, unit, money),
         ]
         if len(answered) > 1:
-            blocks.append(Facts((("fastest", (_gpu_label(fast),)), ("fewest joules", (_gpu_label(thrifty),)))))
+            blocks.append(Facts((("fastest", (gpu_label(fast),)), ("fewest joules", (gpu_label(thrifty),)))))
     for p in answered if kernels else ():
         blocks += [Heading(f"launches on {p.gpu}"), kernel_table(p)]
-    return blocks + _remarks(answered)
+    return blocks + remarks(answered)
 
 
 def kernel_table(prediction: Prediction) -> Table:
@@ -54,7 +54,7 @@ def kernel_table(prediction: Prediction) -> Table:
             text.duration(row["time_s"]),
             text.energy(row["energy_j"]),
             text.whole(row["launches"]),
-            _short_bound(str(row["bound_by"])),
+            short_bound(str(row["bound_by"])),
             str(row["phase"]),
             str(row["layer"]) or "model",
             str(row["op"]),
@@ -66,7 +66,8 @@ def kernel_table(prediction: Prediction) -> Table:
     return Table(headers, rows, "rrrlllll", elastic=5)
 
 
-def _question(prediction: Prediction) -> str:
+def question(prediction: Prediction) -> str:
+    """What was asked, in one line."""
     info = prediction.info
     parts = [prediction.workload.rsplit("/", 1)[-1]]
     parts += [str(info["dtype"])] if info.get("dtype") else []
@@ -85,19 +86,22 @@ def _question(prediction: Prediction) -> str:
 
 def _hardware(prediction: Prediction) -> str:
     clock = f"{text.whole(prediction.clock_mhz)} MHz"
-    return f"{_gpu_label(prediction)} · {clock} · {text.whole(prediction.power_limit_w)} W limit"
+    return f"{gpu_label(prediction)} · {clock} · {text.whole(prediction.power_limit_w)} W limit"
 
 
-def _gpu_label(prediction: Prediction) -> str:
+def gpu_label(prediction: Prediction) -> str:
+    """Name of the GPU, with how many there are."""
     many = f"{prediction.gpu_count} x " if prediction.gpu_count > 1 else ""
     return many + prediction.gpu
 
 
-def _unit(prediction: Prediction) -> str:
+def unit_of(prediction: Prediction) -> str:
+    """What is counted: tokens or images."""
     return str(prediction.info.get("unit") or ("image" if prediction.info.get("image_size") else "token"))
 
 
-def _half(figures: PhasePrediction | Prediction, figure: str) -> str:
+def half(figures: PhasePrediction | Prediction, figure: str) -> str:
+    """Half the interval of a figure, as people read it."""
     return text.plus_minus(summary.relative_half_width(getattr(figures, figure), figures.intervals[figure]))
 
 
@@ -109,17 +113,17 @@ def _figures_table(prediction: Prediction) -> Table:
         (
             name,
             text.duration(figures.time_s),
-            _half(figures, "time_s"),
+            half(figures, "time_s"),
             text.power(figures.power_w),
-            _half(figures, "power_w"),
+            half(figures, "power_w"),
             text.energy(figures.energy_j),
-            _half(figures, "energy_j"),
+            half(figures, "energy_j"),
             text.significant(figures.tokens_per_s),
             text.significant(figures.energy_per_token_j),
         )
         for name, figures in named
     )
-    unit = _unit(prediction)
+    unit = unit_of(prediction)
     headers = ("", "time", "", "power", "", "energy", "", f"{unit}s/s", f"J/{unit}")
     styles = tuple("bold" if name == "total" else "" for name, _ in named)
     return Table(headers, rows, "lrmrmrmrr", styles)
@@ -129,7 +133,7 @@ def _bounds_table(phases: Sequence[PhasePrediction]) -> Table:
     rows = tuple(
         (
             phase.phase,
-            _short_bound(phase.bound_by),
+            short_bound(phase.bound_by),
             f"{text.whole(phase.clock_mhz)} MHz",
             text.amount(phase.flop, "FLOP"),
             text.percent(phase.peak_flop_share),
@@ -150,12 +154,12 @@ def _side_figures(outcomes: Sequence[Outcome], unit: str) -> Table:
             rows.append((outcome.gpu, f"no answer: {outcome.error}"))
             continue
         row = (
-            text.in_middle(_gpu_label(p), 26),
+            text.in_middle(gpu_label(p), 26),
             text.duration(p.time_s),
-            _half(p, "time_s"),
+            half(p, "time_s"),
             text.power(p.power_w),
             text.energy(p.energy_j),
-            _half(p, "energy_j"),
+            half(p, "energy_j"),
             text.significant(p.tokens_per_s),
         )
         rows.append(row)
@@ -167,14 +171,14 @@ def _side_costs(predictions: Sequence[Prediction], unit: str, money: Money | Non
     rows = []
     for p in predictions:
         row = [
-            text.in_middle(_gpu_label(p), 17),
+            text.in_middle(gpu_label(p), 17),
             text.significant(p.energy_per_token_j),
             text.energy(summary.energy_per_million_tokens_j(p)),
         ]
         if money is not None:
             row.append(text.significant(summary.cost_per_million_tokens(p, money.price_per_kwh)))
         needed, available = text.gigabytes(p.memory.needed_gb), text.gigabytes(p.memory.available_gb)
-        row += [_short_bound(p.bound_by), f"{needed}/{available}" if p.memory.fits else f"{needed} > {available}"]
+        row += [short_bound(p.bound_by), f"{needed}/{available}" if p.memory.fits else f"{needed} > {available}"]
         rows.append(tuple(row))
     cost = (f"{money.currency}/M",) if money is not None else ()
     headers = ("", f"J/{unit}", f"{'energy' if unit == 'token' else 'J'}/M", *cost, "bound by", "memory, GB")
@@ -193,7 +197,7 @@ def _energy_facts(prediction: Prediction, money: Money | None, top: int) -> Fact
     if money is not None:
         cost = text.significant(summary.cost_per_million_tokens(prediction, money.price_per_kwh))
         per_million.append(f"{cost} {money.currency} at {money.price_per_kwh:g} a kWh")
-    items.append((f"  per M {_unit(prediction)}s", tuple(per_million)))
+    items.append((f"  per M {unit_of(prediction)}s", tuple(per_million)))
     return Facts(tuple(items), title="where the joules go", label_width=16)
 
 
@@ -254,7 +258,7 @@ def _provenance(provenance: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def _remarks(predictions: Sequence[Prediction]) -> list[Block]:
+def remarks(predictions: Sequence[Prediction]) -> list[Block]:
     """Notes and warnings, each once."""
     notes = list(dict.fromkeys(note for p in predictions for note in p.notes))
     warnings = list(dict.fromkeys(warning for p in predictions for warning in p.warnings))
@@ -266,7 +270,8 @@ def _remarks(predictions: Sequence[Prediction]) -> list[Block]:
     return blocks
 
 
-def _short_bound(bound_by: str) -> str:
+def short_bound(bound_by: str) -> str:
+    """What bounds, in few letters."""
     for long, short in _SHORT_BOUND.items():
         bound_by = bound_by.replace(long, short)
     return bound_by

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from joulecast.cli import options
 from joulecast.cli.output import Answer, chosen_format, give
-from joulecast.errors import InfeasibleError, InputError, JoulecastError
+from joulecast.errors import InfeasibleError, InputError, JoulecastError, shortened
 
 if TYPE_CHECKING:
     from joulecast.cli.rows import Money, Outcome
@@ -42,8 +44,10 @@ def predict(
     tp: Annotated[str | None, _option("--tp", "N", "Tensor-parallel GPUs [1].")] = None,
     pp: Annotated[str | None, _option("--pp", "N", "Pipeline-parallel stages [1].")] = None,
     ep: Annotated[str | None, _option("--ep", "N", "Expert-parallel GPUs [1].")] = None,
-    clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock.")] = None,
-    power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit of one GPU.")] = None,
+    clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock; several: 900,1200 or 510:1410:90.")] = None,
+    power_limit: Annotated[
+        str | None, _option("--power-limit", "W", "Limit of one GPU; several as for --clock.")
+    ] = None,
     host_us: Annotated[str | None, _option("--host-us-per-launch", "US", "Host time a launch.")] = None,
     set_: options.Changes = None,
     price: Annotated[str | None, _option("--price", "MONEY", "Price of a kWh.")] = None,
@@ -81,19 +85,22 @@ def predict(
         "tp": options.whole("--tp", tp),
         "pp": options.whole("--pp", pp),
         "ep": options.whole("--ep", ep),
-        "clock_mhz": options.real("--clock", clock, "MHz", example="1410"),
-        "power_limit_w": options.real("--power-limit", power_limit, "W", example="300"),
         "host_us_per_launch": options.real("--host-us-per-launch", host_us, "µs", zero=True, example="5"),
         "changes": options.changes(set_) or None,
         "ignore_memory": ignore_memory or None,
     }
+    clocks = options.numbers("--clock", clock, "MHz") or (None,)
+    limits = options.numbers("--power-limit", power_limit, "W", example="200:400:50") or (None,)
+    points = _points(clocks, limits)
     money = _money(price, currency)
-    workload, outcomes = _outcomes(source, names, _given(model), _given(run))
+    workload, outcomes = _outcomes(source, names, points, _given(model), _given(run))
 
+    from joulecast.cli import operating_points, rows
     from joulecast.cli import page as pages
-    from joulecast.cli import rows
 
     def page() -> list[Any]:
+        if len(points) > 1:
+            return operating_points.page(outcomes, money)
         if len(outcomes) == 1 and outcomes[0].prediction is not None:
             return pages.single(outcomes[0].prediction, money, top=layers, kernels=kernels)
         return pages.comparison(outcomes, money, kernels=kernels)
@@ -128,8 +135,22 @@ def _money(price: str | None, currency: str) -> Money | None:
     return Money(options.real("--price", price, "money a kWh", zero=True, example="0.20") or 0.0, currency.strip())
 
 
-def _outcomes(source: str, names: list[str], model: dict[str, Any], run: dict[str, Any]) -> tuple[str, list[Outcome]]:
-    """What comes of each GPU; a wrong name fails at once, a GPU that can't run the model only by itself."""
+#: More points than this are work for `joulecast sweep`.
+_MOST_POINTS = 2000
+
+
+def _points(clocks: Sequence[float | None], limits: Sequence[float | None]) -> list[dict[str, Any]]:
+    """Clocks and limits to predict at, each with each."""
+    count = len(clocks) * len(limits)
+    if count > _MOST_POINTS:
+        raise InputError(f"{count:,} clocks and limits are more than {_MOST_POINTS:,}: take larger steps")
+    return [_given({"clock_mhz": clock, "power_limit_w": limit}) for limit in limits for clock in clocks]
+
+
+def _outcomes(
+    source: str, names: list[str], points: list[dict[str, Any]], model: dict[str, Any], run: dict[str, Any]
+) -> tuple[str, list[Outcome]]:
+    """What comes of each GPU and point; a wrong name fails at once, what can't be run only by itself."""
     import joulecast as jc
     from joulecast.cli.rows import Outcome
     from joulecast.gpus import resolve
@@ -138,17 +159,25 @@ def _outcomes(source: str, names: list[str], model: dict[str, Any], run: dict[st
     workload = jc.workload(source, **model)
     outcomes: list[Outcome] = []
     failures: list[JoulecastError] = []
-    for name, (gpu, note) in zip(names, resolved, strict=True):
+    for (name, (gpu, note)), point in product(zip(names, resolved, strict=True), points):
+        asked: dict[str, float | None] = {}
+        if len(points) > 1:
+            asked = {"clock_asked_mhz": point.get("clock_mhz"), "power_limit_w": point.get("power_limit_w")}
         try:
-            prediction = jc.predict(workload, name, **run)
+            prediction = jc.predict(workload, name, **run, **point)
         except JoulecastError as error:
-            outcomes.append(Outcome(gpu.name, error=str(error)))
+            outcomes.append(Outcome(gpu.name, error=str(error), asked=asked))
             failures.append(error)
         else:
-            outcomes.append(Outcome(gpu.name, replace(prediction, notes=(*filter(None, [note]), *prediction.notes))))
+            if asked:
+                asked["clock_asked_mhz"] = asked["clock_asked_mhz"] or gpu.clock_max_mhz
+                asked["power_limit_w"] = prediction.power_limit_w
+            noted = replace(prediction, notes=(*filter(None, [note]), *prediction.notes))
+            outcomes.append(Outcome(gpu.name, noted, asked=asked))
     if len(failures) == 1 == len(outcomes):
         raise failures[0]
     if len(failures) == len(outcomes):
         reasons = "; ".join(dict.fromkeys(f"{outcome.gpu}: {outcome.error}" for outcome in outcomes))
-        raise InfeasibleError(f"none of the GPUs can run it: {reasons}")
+        what = "GPUs" if len(points) == 1 else "GPUs, clocks and limits"
+        raise InfeasibleError(f"none of the {what} can run it: {shortened(reasons, 600)}")
     return workload.name, outcomes

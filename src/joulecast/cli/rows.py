@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from joulecast.scenarios import summary
@@ -23,11 +23,12 @@ class Money:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one GPU: a prediction, or the reason why there is none."""
+    """What came of one GPU (at one clock and limit, if several were asked for): a prediction, or why there is none."""
 
     gpu: str
     prediction: Prediction | None = None
     error: str | None = None
+    asked: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def total_row(prediction: Prediction, money: Money | None) -> dict[str, Any]:
@@ -82,22 +83,40 @@ def document(outcomes: Sequence[Outcome], workload: str, money: Money | None, *,
     """The JSON document of ``joulecast predict --json``."""
     from joulecast import __version__
 
+    best = marks(outcomes)
     return {
         "schema": "joulecast.predict/1",
         "joulecast": __version__,
         "workload": workload,
         "interval_level": INTERVAL_LEVEL,
-        "predictions": [_document_of(outcome, money, kernels) for outcome in outcomes],
+        "predictions": [_document_of(one, money, kernels, mark) for one, mark in zip(outcomes, best, strict=True)],
     }
 
 
-def _document_of(outcome: Outcome, money: Money | None, kernels: bool) -> dict[str, Any]:
+def marks(outcomes: Sequence[Outcome]) -> list[dict[str, bool]]:
+    """Which points of each GPU are its fastest and its least energy; empty where one point was asked for."""
+    found: list[dict[str, bool]] = []
+    for outcome in outcomes:
+        mine = [one.prediction for one in outcomes if one.asked and one.gpu == outcome.gpu and one.prediction]
+        if not outcome.asked:
+            found.append({})
+        elif outcome.prediction is None:
+            found.append({"fastest": False, "fewest_joules": False})
+        else:
+            fast, thrifty = summary.fastest(mine), summary.thriftiest(mine)
+            found.append({"fastest": outcome.prediction is fast, "fewest_joules": outcome.prediction is thrifty})
+    return found
+
+
+def _document_of(outcome: Outcome, money: Money | None, kernels: bool, mark: dict[str, bool]) -> dict[str, Any]:
     p = outcome.prediction
     if p is None:
-        return {"gpu": outcome.gpu, "error": outcome.error}
+        return {"gpu": outcome.gpu, **outcome.asked, "error": outcome.error}
     found = {
         "gpu": p.gpu,
         "error": None,
+        **outcome.asked,
+        **mark,
         "gpu_count": p.gpu_count,
         "power_limit_w": p.power_limit_w,
         "question": dict(p.info),
@@ -129,10 +148,10 @@ def _document_of(outcome: Outcome, money: Money | None, kernels: bool) -> dict[s
 def csv_rows(outcomes: Sequence[Outcome], workload: str, money: Money | None) -> list[dict[str, Any]]:
     """One row a GPU and phase, with its total last; one row with the reason where there is no prediction."""
     rows: list[dict[str, Any]] = []
-    for outcome in outcomes:
+    for outcome, mark in zip(outcomes, marks(outcomes), strict=True):
         p = outcome.prediction
         if p is None:
-            rows.append({"workload": workload, "gpu": outcome.gpu, "error": outcome.error})
+            rows.append({"workload": workload, "gpu": outcome.gpu, "error": outcome.error, **outcome.asked})
             continue
         shared = {"workload": p.workload, "gpu": p.gpu, "gpu_count": p.gpu_count}
         memory = {
@@ -141,6 +160,8 @@ def csv_rows(outcomes: Sequence[Outcome], workload: str, money: Money | None) ->
             "memory_available_gb": p.memory.available_gb,
             "fits": p.memory.fits,
             "error": None,
+            **{name: value for name, value in outcome.asked.items() if name != "power_limit_w"},
+            **mark,
         }
         rows += [
             {**shared, **row, **memory}
@@ -158,7 +179,7 @@ def kernel_rows(prediction: Prediction) -> list[dict[str, Any]]:
 def kernel_csv_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """The launch lists of all GPUs, each row with its GPU."""
     return [
-        {"gpu": outcome.prediction.gpu, **row}
+        {"gpu": outcome.prediction.gpu, **outcome.asked, **row}
         for outcome in outcomes
         if outcome.prediction is not None
         for row in kernel_rows(outcome.prediction)

@@ -84,3 +84,8 @@ def fastest(predictions: Sequence[Prediction]) -> Prediction:
 def thriftiest(predictions: Sequence[Prediction]) -> Prediction:
     """The prediction of the least energy for what is given out."""
     return min(predictions, key=lambda one: one.energy_per_token_j)
+
+
+def traded(prediction: Prediction, against: Prediction) -> tuple[float, float]:
+    """Time added and energy saved by one prediction beside another of the same work, as shares of the other's."""
+    return prediction.time_s / against.time_s - 1.0, 1.0 - prediction.energy_j / against.energy_j
