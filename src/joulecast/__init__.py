@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
+    from joulecast.scenarios.footprint import Footprint, footprint
     from joulecast.scenarios.kernels import KernelTable, predict_kernels
     from joulecast.scenarios.prediction import Prediction
     from joulecast.workloads.table import Workload
@@ -21,6 +22,8 @@ _WHERE = {
     "workload": "api",
     "predict_kernels": "scenarios.kernels",
     "KernelTable": "scenarios.kernels",
+    "footprint": "scenarios.footprint",
+    "Footprint": "scenarios.footprint",
     "use_coefficients": "coefficients.users",
     "Prediction": "scenarios.prediction",
     "Workload": "workloads.table",
@@ -33,6 +36,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "Footprint",
     "Gpu",
     "InfeasibleError",
     "InputError",
@@ -41,6 +45,7 @@ __all__ = [
     "Prediction",
     "Workload",
     "__version__",
+    "footprint",
     "gpu_names",
     "load_gpu",
     "predict",
