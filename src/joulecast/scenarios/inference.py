@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w, number
+from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w
 from joulecast.coefficients import store
 from joulecast.coefficients.intervals import load_intervals
 from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
-from joulecast.coefficients.transfer import host_coefficients, relatives
-from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
-from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
-from joulecast.lowering.lower import Lowered, lower
-from joulecast.physics.host import host_cost_us
-from joulecast.physics.power import POWER_MODULES, static_power_w
-from joulecast.physics.price import BOUNDS, Priced, bound_by, concatenated, module_energy_j, price, take
-from joulecast.physics.timeline import Passes, Run, run_phase
+from joulecast.lowering.lower import Lowered
+from joulecast.physics.power import POWER_MODULES
+from joulecast.physics.price import BOUNDS, bound_by, module_energy_j
+from joulecast.physics.timeline import Run, run_phase
 from joulecast.physics.uncertainty import bounds, combined, of_sum
 from joulecast.scenarios.memory import memory_need, refuse_what_does_not_fit
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
+from joulecast.scenarios.pricing import Rows, host_of, passes_of, prepared, waiting_j
 from joulecast.workloads.kinds import kind
-from joulecast.workloads.table import COMMON, OpTable, Workload, decode
+from joulecast.workloads.table import Workload, decode
 
 Floats = npt.NDArray[np.float64]
 
 IDLE = "idle waiting"
-
-#: A second for one launch: more is a slip of units.
-_LARGEST_HOST_US = 1e6
 
 
 class Columns(Mapping[str, npt.NDArray[Any]]):
@@ -56,21 +48,6 @@ class Columns(Mapping[str, npt.NDArray[Any]]):
 
     def __len__(self) -> int:
         return len(self._columns)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """All operations of the lowered workload in one order: by pass, then by position."""
-
-    priced: Priced
-    kinds: tuple[str, ...]
-    kind_of: npt.NDArray[np.intp]
-    row_of: npt.NDArray[np.intp]
-    count: Floats
-    pass_id: npt.NDArray[np.intp]
-    layer: npt.NDArray[np.intp]
-    families: tuple[str, ...]
-    family_of: npt.NDArray[np.intp]
 
 
 def predict_workload(
@@ -125,10 +102,10 @@ def predict_workload(
     memory = memory_need(workload, described, execution)
     if not ignore_memory:
         refuse_what_does_not_fit(workload, memory, described, execution)
-    host = _host(described, host_us_per_launch)
-    lowered, rows = _prepared(workload, described, execution, exclude)
+    host = host_of(described, host_us_per_launch)
+    lowered, rows = prepared(workload, described, execution, exclude)
     runs = {
-        phase: run_phase(_passes(lowered, rows, members, host), clock, limit)
+        phase: run_phase(passes_of(lowered, rows, members, host), clock, limit)
         for phase, members in _phases(workload, rows).items()
     }
     parts = _Parts(lowered, rows, runs, described, limit)
@@ -149,76 +126,7 @@ def predict_workload(
     return parts.prediction(memory, host, tuple(warnings))
 
 
-#: What was lowered and priced last: clocks, limits and hosts of one question differ far more often than its model.
-_KEPT: deque[tuple[Workload, Any, Gpu, Execution, tuple[str, ...], Lowered, _Rows]] = deque(maxlen=8)
-
-
-def _prepared(workload: Workload, gpu: Gpu, execution: Execution, exclude: tuple[str, ...]) -> tuple[Lowered, _Rows]:
-    """The workload lowered and priced, from memory where the same was asked before with the same coefficients."""
-    known = relatives(gpu, exclude)
-    for asked, coefficients, described, how, without, lowered, rows in tuple(_KEPT):
-        same = asked is workload and coefficients is known and how == execution and without == exclude
-        if same and described == gpu:
-            return lowered, rows
-    lowered = lower(workload, gpu, execution)
-    rows = _priced_rows(lowered, gpu, exclude)
-    _KEPT.append((workload, known, gpu, execution, exclude, lowered, rows))
-    return lowered, rows
-
-
-def _host(gpu: Gpu, host_us_per_launch: float | None) -> HostCoefficients:
-    """Costs of the host: what was measured on the user's, else the fitted defaults."""
-    if host_us_per_launch is None:
-        return host_coefficients(gpu)
-    cost = number(host_us_per_launch, "host cost a launch", "us")
-    if not 0 <= cost <= _LARGEST_HOST_US:
-        raise InputError(f"host cost a launch must be between 0 and {_LARGEST_HOST_US:g} us, got {cost:g}")
-    return HostCoefficients(cost, cost, cost, module_us=0.0, provenance="measured", source="given by the user")
-
-
-def _priced_rows(lowered: Lowered, gpu: Gpu, exclude: tuple[str, ...]) -> _Rows:
-    conditions = Conditions(engine=lowered.execution.engine, residency="stream")
-    collectives = Conditions(engine="nccl", residency="stream")
-    priced, tables = [], []
-    for table in lowered.tables.values():
-        shapes = OpTable(table.kind, {name: column for name, column in table.columns.items() if name not in COMMON})
-        one = _price_distinct(shapes, gpu, collectives if table.kind == "nccl" else conditions, exclude)
-        if one.work.reasons:
-            raise InputError(next(iter(one.work.reasons.values())))
-        priced.append(one)
-        tables.append(table)
-    if not tables:
-        raise InputError(f"{lowered.workload.name} has no operations to price")
-    names = [one.work.family for one in priced]
-    families = tuple(dict.fromkeys(names))
-    lengths = [len(table) for table in tables]
-    joined = {name: np.concatenate([table[name] for table in tables]) for name in COMMON}
-    order = np.lexsort((joined["order"], joined["pass_id"]))
-    together = take(concatenated(priced), order)
-    return _Rows(
-        priced=together,
-        kinds=tuple(table.kind for table in tables),
-        kind_of=np.repeat(np.arange(len(tables)), lengths)[order],
-        row_of=np.concatenate([np.arange(length) for length in lengths])[order],
-        count=joined["count"][order].astype(np.float64),
-        pass_id=joined["pass_id"][order],
-        layer=joined["layer"][order],
-        families=families,
-        family_of=np.repeat([families.index(name) for name in names], lengths)[order],
-    )
-
-
-def _price_distinct(table: OpTable, gpu: Gpu, conditions: Conditions, exclude: tuple[str, ...]) -> Priced:
-    """Like operations are evaluated once."""
-    if len(table) <= 64:
-        return price(table, gpu, conditions, exclude=exclude)
-    few, inverse = table.distinct()
-    priced = price(few, gpu, conditions, exclude=exclude)
-    in_order = len(few) == len(table) and np.array_equal(inverse, np.arange(len(table)))
-    return priced if in_order else take(priced, inverse)
-
-
-def _phases(workload: Workload, rows: _Rows) -> dict[str, npt.NDArray[np.intp]]:
+def _phases(workload: Workload, rows: Rows) -> dict[str, npt.NDArray[np.intp]]:
     """Rows of each phase that runs something, in the order of the passes."""
     names = [one.phase for one in workload.passes]
     members = {
@@ -228,28 +136,10 @@ def _phases(workload: Workload, rows: _Rows) -> dict[str, npt.NDArray[np.intp]]:
     return {phase: some for phase, some in members.items() if some.size}
 
 
-def _passes(lowered: Lowered, rows: _Rows, members: npt.NDArray[np.intp], host: HostCoefficients) -> Passes:
-    ids, pass_of = np.unique(rows.pass_id[members], return_inverse=True)
-    priced = rows.priced if members.size == len(rows.priced) else take(rows.priced, members)
-    count = rows.count[members]
-    kind_of = rows.kind_of[members]
-    cost_us = np.zeros(members.size)
-    for place, name in enumerate(rows.kinds):
-        those = kind_of == place
-        cost_us[those] = host_cost_us(name, priced.work.launches[those], host, lowered.execution.launch_mode)
-    return Passes(
-        priced=priced,
-        count=count,
-        pass_of=pass_of.astype(np.intp),
-        repeats=np.array([lowered.workload.passes[i].repeats for i in ids], dtype=np.float64),
-        host_s=np.asarray(np.bincount(pass_of, weights=count * cost_us, minlength=ids.size) * 1e-6, dtype=np.float64),
-    )
-
-
 class _Parts:
     """Puts the figures of a prediction together from the runs of its phases."""
 
-    def __init__(self, lowered: Lowered, rows: _Rows, runs: Mapping[str, Run], gpu: Gpu, limit_w: float) -> None:
+    def __init__(self, lowered: Lowered, rows: Rows, runs: Mapping[str, Run], gpu: Gpu, limit_w: float) -> None:
         self.lowered, self.rows, self.runs, self.gpu, self.limit_w = lowered, rows, runs, gpu, limit_w
         self.execution = lowered.execution
         passes = lowered.workload.passes
@@ -268,9 +158,8 @@ class _Parts:
         self.bound = bound_by(rows.priced, self.clock)
 
     def waiting_j(self, run: Run) -> float:
-        """Energy that one GPU's worth of the layout's other pipeline stages draws while one works. [J]"""
-        static_w = float(static_power_w(run.clock_mhz, self.gpu, self.rows.priced.power))
-        return static_w * run.time_s * (self.execution.pp - 1)
+        """Energy that the layout's other pipeline stages draw while one works. [J]"""
+        return float(waiting_j(self.execution, self.gpu, self.rows.priced.power, run.time_s, run.clock_mhz))
 
     def phase(self, name: str) -> PhasePrediction:
         run, rows = self.runs[name], self.rows

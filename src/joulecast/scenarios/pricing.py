@@ -1,0 +1,144 @@
+"""From a workload to priced operations: lowered, evaluated once where alike, and queued for a host."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.bounds.ranges import number
+from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients
+from joulecast.coefficients.transfer import host_coefficients, relatives
+from joulecast.errors import InputError
+from joulecast.gpus import Gpu
+from joulecast.kernels.work import Conditions
+from joulecast.lowering.execution import Execution
+from joulecast.lowering.lower import Lowered, lower
+from joulecast.physics.host import host_cost_us
+from joulecast.physics.power import static_power_w
+from joulecast.physics.price import Priced, concatenated, price, take
+from joulecast.physics.timeline import Passes
+from joulecast.workloads.table import COMMON, OpTable, Workload
+
+Floats = npt.NDArray[np.float64]
+
+#: A second for one launch: more is a slip of units.
+_LARGEST_HOST_US = 1e6
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All operations of the lowered workload in one order: by pass, then by position."""
+
+    priced: Priced
+    kinds: tuple[str, ...]
+    kind_of: npt.NDArray[np.intp]
+    row_of: npt.NDArray[np.intp]
+    count: Floats
+    pass_id: npt.NDArray[np.intp]
+    layer: npt.NDArray[np.intp]
+    families: tuple[str, ...]
+    family_of: npt.NDArray[np.intp]
+
+
+#: What was lowered and priced last: clocks, limits and hosts of one question differ far more often than its model.
+_KEPT: deque[tuple[Workload, Any, Gpu, Execution, tuple[str, ...], Lowered, Rows]] = deque(maxlen=8)
+
+
+def prepared(workload: Workload, gpu: Gpu, execution: Execution, exclude: tuple[str, ...]) -> tuple[Lowered, Rows]:
+    """The workload lowered and priced, from memory where the same was asked before with the same coefficients."""
+    known = relatives(gpu, exclude)
+    for asked, coefficients, described, how, without, lowered, rows in tuple(_KEPT):
+        same = asked is workload and coefficients is known and how == execution and without == exclude
+        if same and described == gpu:
+            return lowered, rows
+    lowered = lower(workload, gpu, execution)
+    rows = priced_rows(lowered, gpu, exclude)
+    _KEPT.append((workload, known, gpu, execution, exclude, lowered, rows))
+    return lowered, rows
+
+
+def host_of(gpu: Gpu, host_us_per_launch: float | None) -> HostCoefficients:
+    """Costs of the host: what was measured on the user's, else the fitted defaults."""
+    if host_us_per_launch is None:
+        return host_coefficients(gpu)
+    cost = number(host_us_per_launch, "host cost a launch", "us")
+    if not 0 <= cost <= _LARGEST_HOST_US:
+        raise InputError(f"host cost a launch must be between 0 and {_LARGEST_HOST_US:g} us, got {cost:g}")
+    return HostCoefficients(cost, cost, cost, module_us=0.0, provenance="measured", source="given by the user")
+
+
+def priced_rows(lowered: Lowered, gpu: Gpu, exclude: tuple[str, ...] = ()) -> Rows:
+    """All operations of a lowered workload, priced.
+
+    Raises
+    ------
+    InputError
+        If one can't run, or there are none.
+    """
+    conditions = Conditions(engine=lowered.execution.engine, residency="stream")
+    collectives = Conditions(engine="nccl", residency="stream")
+    priced, tables = [], []
+    for table in lowered.tables.values():
+        shapes = OpTable(table.kind, {name: column for name, column in table.columns.items() if name not in COMMON})
+        one = _price_distinct(shapes, gpu, collectives if table.kind == "nccl" else conditions, exclude)
+        if one.work.reasons:
+            raise InputError(next(iter(one.work.reasons.values())))
+        priced.append(one)
+        tables.append(table)
+    if not tables:
+        raise InputError(f"{lowered.workload.name} has no operations to price")
+    names = [one.work.family for one in priced]
+    families = tuple(dict.fromkeys(names))
+    lengths = [len(table) for table in tables]
+    joined = {name: np.concatenate([table[name] for table in tables]) for name in COMMON}
+    order = np.lexsort((joined["order"], joined["pass_id"]))
+    together = take(concatenated(priced), order)
+    return Rows(
+        priced=together,
+        kinds=tuple(table.kind for table in tables),
+        kind_of=np.repeat(np.arange(len(tables)), lengths)[order],
+        row_of=np.concatenate([np.arange(length) for length in lengths])[order],
+        count=joined["count"][order].astype(np.float64),
+        pass_id=joined["pass_id"][order],
+        layer=joined["layer"][order],
+        families=families,
+        family_of=np.repeat([families.index(name) for name in names], lengths)[order],
+    )
+
+
+def _price_distinct(table: OpTable, gpu: Gpu, conditions: Conditions, exclude: tuple[str, ...]) -> Priced:
+    """Like operations are evaluated once."""
+    if len(table) <= 64:
+        return price(table, gpu, conditions, exclude=exclude)
+    few, inverse = table.distinct()
+    priced = price(few, gpu, conditions, exclude=exclude)
+    in_order = len(few) == len(table) and np.array_equal(inverse, np.arange(len(table)))
+    return priced if in_order else take(priced, inverse)
+
+
+def passes_of(lowered: Lowered, rows: Rows, members: npt.NDArray[np.intp], host: HostCoefficients) -> Passes:
+    """The passes that the rows `members` make up, with what starting them costs the host."""
+    ids, pass_of = np.unique(rows.pass_id[members], return_inverse=True)
+    priced = rows.priced if members.size == len(rows.priced) else take(rows.priced, members)
+    count = rows.count[members]
+    kind_of = rows.kind_of[members]
+    cost_us = np.zeros(members.size)
+    for place, name in enumerate(rows.kinds):
+        those = kind_of == place
+        cost_us[those] = host_cost_us(name, priced.work.launches[those], host, lowered.execution.launch_mode)
+    return Passes(
+        priced=priced,
+        count=count,
+        pass_of=pass_of.astype(np.intp),
+        repeats=np.array([lowered.workload.passes[i].repeats for i in ids], dtype=np.float64),
+        host_s=np.asarray(np.bincount(pass_of, weights=count * cost_us, minlength=ids.size) * 1e-6, dtype=np.float64),
+    )
+
+
+def waiting_j(execution: Execution, gpu: Gpu, power: PowerCoefficients, time_s: Any, clock_mhz: Any) -> Floats:
+    """Energy that one GPU's worth of the layout's other pipeline stages draws while one works. [J]"""
+    return np.asarray(static_power_w(clock_mhz, gpu, power) * time_s * (execution.pp - 1))
