@@ -53,18 +53,28 @@ def lower(workload: Workload, gpu: Gpu, execution: Execution) -> Lowered:
     InputError
         If a format can't run on the GPU, or a size does not divide by the layout.
     """
+    return for_gpu(for_any_gpu(workload, execution), gpu)
+
+
+def for_any_gpu(workload: Workload, execution: Execution) -> Lowered:
+    """The part of `lower` that no GPU has a say in: its formats are still those of the workload."""
     spaced = {
         name: replace(table, columns={**table.columns, "order": np.asarray(table["order"]) * STEP})
         for name, table in _that_run(workload).items()
     }
     tables = expanded(divided(spaced, workload, execution), execution.attention, execution.launch_mode)
+    return Lowered(workload, tables, execution, workload.notes)
+
+
+def for_gpu(lowered: Lowered, gpu: Gpu) -> Lowered:
+    """What `for_any_gpu` gave, in the formats that `gpu` has."""
     out: dict[str, OpTable] = {}
     replaced: dict[str, str] = {}
-    for name, table in tables.items():
+    for name, table in lowered.tables.items():
         out[name], here = replace_formats(table, gpu)
         replaced.update(here)
     notes = [f"{gpu.name} has no {a} arithmetic: priced as {b}" for a, b in sorted(replaced.items())]
-    return Lowered(workload, out, execution, (*workload.notes, *notes))
+    return replace(lowered, tables=out, notes=(*lowered.notes, *notes))
 
 
 def _that_run(workload: Workload) -> dict[str, OpTable]:
