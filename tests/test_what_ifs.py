@@ -5,11 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import joulecast as jc
 from joulecast.cli import main
+from joulecast.coefficients.transfer import power_coefficients
+from joulecast.errors import InputError
+from joulecast.gpus import load_gpu
+from joulecast.gpus.state import rated, running_at
+from joulecast.physics.operating import LEAKAGE_PER_K, MEASURED_AT_C, at_state, leakage_factor
 
 MODEL = "meta-llama/Llama-3.1-8B"
+WORKLOAD = jc.workload("bert-large-uncased", batch=16, prompt_tokens=512)
 
 
 def _run(capsys, *arguments):
@@ -67,3 +78,82 @@ def test_too_many_points_are_refused(capsys):
     )
     assert (code, out) == (2, "")
     assert "take larger steps" in err
+
+
+@settings(max_examples=25)
+@given(
+    colder=st.floats(0, 109),
+    warmer_by=st.floats(0.5, 60),
+    gpu=st.sampled_from(["a100-pcie", "h100", "l40s"]),
+    limit=st.sampled_from([None, 200.0]),
+)
+def test_a_hotter_gpu_never_draws_less_and_under_a_limit_never_runs_faster(colder, warmer_by, gpu, limit):
+    hotter = min(colder + warmer_by, 110.0)
+    cold, hot = (jc.predict(WORKLOAD, gpu, power_limit_w=limit, temperature_c=degrees) for degrees in (colder, hotter))
+    assert hot.clock_mhz <= cold.clock_mhz * (1 + 1e-6)
+    assert hot.time_s >= cold.time_s * (1 - 1e-6)
+    assert hot.energy_j >= cold.energy_j * (1 - 1e-6)
+    if hot.clock_mhz == cold.clock_mhz:
+        assert hot.power_w > cold.power_w
+
+
+def test_a_hotter_gpu_under_its_limit_settles_lower():
+    cool, hot = (jc.predict(WORKLOAD, "a100-pcie", temperature_c=degrees) for degrees in (40, 85))
+    assert cool.phases[0].throttled
+    assert hot.phases[0].throttled
+    assert hot.clock_mhz < cool.clock_mhz - 5
+
+
+def test_no_temperature_is_the_temperature_of_the_measurements():
+    plain = jc.predict(WORKLOAD, "h100")
+    same = jc.predict(WORKLOAD, "h100", temperature_c=MEASURED_AT_C)
+    assert same.energy_j == plain.energy_j
+    assert plain.info["temperature_c"] is None
+    assert any("°C" in note for note in same.notes)
+    assert not any("°C" in note for note in plain.notes)
+
+
+def test_leakage_doubles_over_the_degrees_that_its_growth_says():
+    # exp(k dT) = 2 for dT = ln 2 / k
+    assert math.isclose(leakage_factor(MEASURED_AT_C + math.log(2) / LEAKAGE_PER_K), 2.0)
+
+
+def test_a_memory_step_scales_the_dram_rate_and_lowers_idle_power():
+    gpu = load_gpu("rtx-3090")
+    lower = running_at(gpu, memory_clock_mhz=5001)
+    assert math.isclose(lower.dram_gb_s, gpu.dram_gb_s * 5001 / 9751)
+    assert rated(lower) == gpu
+    assert running_at(gpu, memory_clock_mhz=9751) == gpu
+    power = power_coefficients(gpu)
+    assert at_state(power, lower).idle_w < power.idle_w
+    assert at_state(power, lower).dram_pj == power.dram_pj
+    assert at_state(power, gpu) is power
+
+
+def test_a_lower_memory_clock_slows_what_memory_bounds_in_proportion():
+    decode = {"prompt_tokens": 512, "generate_tokens": 16, "launch_mode": "cuda_graph"}
+    full, half = (
+        jc.predict("meta-llama/Llama-3.2-3B", "rtx-3090", memory_clock_mhz=mhz, **decode).phases[1]
+        for mhz in (9751, 5001)
+    )
+    assert full.bound_by.startswith("DRAM")
+    assert 1.6 < half.time_s / full.time_s <= 9751 / 5001
+    assert half.power_w < full.power_w
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"memory_clock_mhz": 7000}, "its steps are 6251, 405 MHz"),
+        ({"temperature_c": 200}, "from 0 to 110"),
+        ({"temperature_c": float("nan")}, "finite"),
+    ],
+)
+def test_states_that_it_does_not_have_are_refused(asked, message):
+    with pytest.raises(InputError, match=message):
+        jc.predict(WORKLOAD, "a10", **asked)
+
+
+def test_a_gpu_of_one_memory_clock_says_so():
+    with pytest.raises(InputError, match="one step"):
+        jc.predict(WORKLOAD, "h100", memory_clock_mhz=5001)

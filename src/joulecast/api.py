@@ -51,6 +51,8 @@ def predict(
     pp: int = 1,
     ep: int = 1,
     host_us_per_launch: float | None = None,
+    memory_clock_mhz: float | None = None,
+    temperature_c: float | None = None,
     ignore_memory: bool = False,
     **options: Any,
 ) -> Prediction:
@@ -76,6 +78,10 @@ def predict(
         Tensor, pipeline and expert parallel degree.
     host_us_per_launch : float, optional
         Measured cost of a launch on your host. [us]
+    memory_clock_mhz : float, optional
+        Memory clock, one of the GPU's steps; default the highest. [MHz]
+    temperature_c : float, optional
+        Temperature of the GPU, for its leakage; default that of the measurements. [deg C]
     ignore_memory : bool
         Price a model that does not fit all the same.
     **options
@@ -100,5 +106,7 @@ def predict(
         clock_mhz=clock_mhz,
         power_limit_w=power_limit_w,
         host_us_per_launch=host_us_per_launch,
+        memory_clock_mhz=memory_clock_mhz,
+        temperature_c=temperature_c,
         ignore_memory=ignore_memory,
     )

@@ -48,6 +48,8 @@ def predict(
     power_limit: Annotated[
         str | None, _option("--power-limit", "W", "Limit of one GPU; several as for --clock.")
     ] = None,
+    memory_clock: Annotated[str | None, _option("--memory-clock", "MHZ", "Memory clock, one of its steps.")] = None,
+    temperature: Annotated[str | None, _option("--temperature", "C", "Of the GPU, for its leakage.")] = None,
     host_us: Annotated[str | None, _option("--host-us-per-launch", "US", "Host time a launch.")] = None,
     set_: options.Changes = None,
     price: Annotated[str | None, _option("--price", "MONEY", "Price of a kWh.")] = None,
@@ -86,6 +88,8 @@ def predict(
         "pp": options.whole("--pp", pp),
         "ep": options.whole("--ep", ep),
         "host_us_per_launch": options.real("--host-us-per-launch", host_us, "µs", zero=True, example="5"),
+        "memory_clock_mhz": options.real("--memory-clock", memory_clock, "MHz", example="5001"),
+        "temperature_c": options.real("--temperature", temperature, "degrees Celsius", zero=True, example="80"),
         "changes": options.changes(set_) or None,
         "ignore_memory": ignore_memory or None,
     }

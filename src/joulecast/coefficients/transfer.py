@@ -21,12 +21,14 @@ from joulecast.coefficients.schema import (
 )
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
+from joulecast.gpus.state import rated
 
 
 @lru_cache(maxsize=4096)
 def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> tuple[tuple[float, Gpu, GpuCoefficients], ...]:
     """Calibrated GPUs, nearest first, with their distance; the GPU itself (what-if changes aside) is at 0."""
     found = []
+    gpu = rated(gpu)
     for name in store.known():
         coefficients = store.load(name)
         if name in exclude or coefficients is None:
@@ -106,6 +108,7 @@ def nearest(
         Whether the very coefficients asked for may be used, where `gpu` has them.
     """
     choices = []
+    gpu = rated(gpu)
     for _, other, coefficients in relatives(gpu, exclude):
         for key, fitted in coefficients.time.items():
             its_family, its_engine, its_group = key.split("/", 2)

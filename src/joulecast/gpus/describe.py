@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from joulecast.bounds.limits import GPU_CURVES, GPU_RANGES, GPU_RATES, MEMORY_CLOCK
 from joulecast.gpus.gpu import Gpu
 
-_HIDDEN = ("sources", "aliases")
+_HIDDEN = ("sources", "aliases", "memory_clock_mhz", "temperature_c")
 
 
 def describe(gpu: Gpu) -> list[tuple[str, str, str, str]]:

@@ -55,6 +55,10 @@ class Gpu:
         Core clock and voltage, rising in clock; empty where unknown. [(MHz, mV)]
     idle_points : tuple of (float, float)
         Core clock and power of the idle GPU with its clock locked, rising in clock; may be empty. [(MHz, W)]
+    memory_clock_mhz : float
+        Memory clock that it is run at, which `dram_gb_s` goes with; 0 for the highest. [MHz]
+    temperature_c : float or None
+        Temperature that it is run at; None for that of the measurements. [deg C]
     aliases : tuple of str
         Other names, lower case not required.
     sources : mapping of str to str
@@ -95,6 +99,8 @@ class Gpu:
     memory_clocks_mhz: tuple[float, ...] = ()
     voltage_points: tuple[tuple[float, float], ...] = ()
     idle_points: tuple[tuple[float, float], ...] = ()
+    memory_clock_mhz: float = 0.0
+    temperature_c: float | None = None
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 

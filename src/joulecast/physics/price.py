@@ -14,9 +14,11 @@ from joulecast.coefficients.intervals import SIZE_KNOTS_S, load_intervals
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import power_coefficients, time_coefficients
 from joulecast.gpus import Gpu
+from joulecast.gpus.state import rated
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import Conditions, KernelWork
 from joulecast.physics.correction import correction_factor, correction_features
+from joulecast.physics.operating import at_state
 from joulecast.physics.power import (
     OPERAND_ENERGY,
     WorkEnergy,
@@ -166,7 +168,7 @@ def price(
     in_pass = pass_scales and conditions.residency == "stream"
     scale = np.array([one.scale * (one.pass_scale if in_pass else 1.0) for one in per_group])[work.group]
     times = module_times(work, gpu, parameters_by_row(per_group, work.group), scale)
-    power = power or power_coefficients(gpu, exclude=exclude)
+    power = at_state(power or power_coefficients(rated(gpu), exclude=exclude), gpu)
     exclude_power = exclude if power_corrections is None else ()
     learned = load_correction(work.family) if corrections is None else corrections.get(work.family)
     learned_power = _power_model(work.family, power_corrections, power)

@@ -14,8 +14,10 @@ from joulecast.coefficients import store
 from joulecast.coefficients.intervals import load_intervals
 from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
 from joulecast.gpus import Gpu, load_gpu
+from joulecast.gpus.state import running_at
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered
+from joulecast.physics.operating import state_notes
 from joulecast.physics.power import POWER_MODULES
 from joulecast.physics.price import BOUNDS, bound_by, module_energy_j
 from joulecast.physics.timeline import Run, run_phase
@@ -61,6 +63,8 @@ def predict_workload(
     host_us_per_launch: float | None = None,
     ignore_memory: bool = False,
     exclude: tuple[str, ...] = (),
+    memory_clock_mhz: float | None = None,
+    temperature_c: float | None = None,
 ) -> Prediction:
     """Predict a workload on a GPU.
 
@@ -82,6 +86,10 @@ def predict_workload(
         Price a model that does not fit all the same.
     exclude : tuple of str
         GPUs whose fitted coefficients may not be used (to score as if they were unmeasured).
+    memory_clock_mhz : float, optional
+        One of the GPU's steps; default the highest. [MHz]
+    temperature_c : float, optional
+        Of the GPU, for its leakage; default that of the measurements. [deg C]
 
     Returns
     -------
@@ -94,7 +102,7 @@ def predict_workload(
     InfeasibleError
         If the model does not fit the memory.
     """
-    described = load_gpu(gpu, changes)
+    described = running_at(load_gpu(gpu, changes), memory_clock_mhz=memory_clock_mhz, temperature_c=temperature_c)
     clock = check_clock_mhz(clock_mhz, described.clock_min_mhz, described.clock_max_mhz, described.name)
     limit = described.power_limit_default_w
     if power_limit_w is not None:
@@ -253,7 +261,7 @@ class _Parts:
             intervals=self.intervals(list(self.phase_names)),
             provenance=MappingProxyType(provenance),
             warnings=warnings,
-            notes=(*self.lowered.notes, *_own_coefficients(self.gpu)),
+            notes=(*self.lowered.notes, *_own_coefficients(self.gpu), *state_notes(self.gpu)),
             unpriced=self.unpriced_shares(),
             info=MappingProxyType(
                 {
@@ -266,6 +274,8 @@ class _Parts:
                     "pp": execution.pp,
                     "ep": execution.ep,
                     "host_us_per_launch": host.launch_us(execution.launch_mode),
+                    "memory_clock_mhz": self.gpu.memory_clock_mhz or None,
+                    "temperature_c": self.gpu.temperature_c,
                 }
             ),
         )
