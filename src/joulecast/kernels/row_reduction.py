@@ -59,8 +59,9 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
     dim = np.asarray(table["dim"], dtype=np.float64)
     op, code = table["op"], table["dtype"]
     size = ACTIVATION_BYTES[code]
+    inputs = np.asarray(table["inputs"], dtype=np.float64)
     results = np.where(_RESULTS[op] > 0, _RESULTS[op], dim)
-    read, written = rows * dim * size, rows * results * size
+    read, written = rows * dim * size * inputs, rows * results * size
     in_warp = (op == _SOFTMAX) & (dim <= WARP_ROW)
     passes = np.where(in_warp, 1.0, _PASSES[op])
     in_thread = (_RESULTS[op] > 0) & (dim < WARP)
@@ -85,7 +86,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
     again = read * (passes - 1.0)
     # a row is read again soon: what the SMs' L1 can hold of it does not go to L2
     resident_rows = np.minimum(rows, gpu.sm_count * gpu.warps_per_sm * WARP / np.maximum(lanes, WARP))
-    l1_misses = np.clip(resident_rows * dim * size / (gpu.sm_count * gpu.l1_kib * 1024.0), 0.0, 1.0)
+    l1_misses = np.clip(resident_rows * dim * size * inputs / (gpu.sm_count * gpu.l1_kib * 1024.0), 0.0, 1.0)
     reduction_steps = np.where(
         in_thread, 0.0, rows * 10.0 * lanes
     )  # shuffles of the lanes, and the exchange between warps
@@ -97,7 +98,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
         n,
         groups=groups,
         group=group,
-        cuda_flop=2.0 * (padded * (_INSTRUCTIONS[op] + 2.0 * passes / vector) + reduction_steps),
+        cuda_flop=2.0 * (padded * (_INSTRUCTIONS[op] + 2.0 * passes / vector) * inputs + reduction_steps),
         cuda_flop_per_clk=vector_rate(gpu),
         sfu_ops=padded * _SPECIAL[op] + np.where(in_thread, 0.0, rows * lanes),
         shared_bytes=read * passes + written,

@@ -52,6 +52,64 @@ def attention_in_pieces(table: OpTable, masked: bool) -> list[Piece]:
     return pieces
 
 
+def attention_backward_in_pieces(table: OpTable) -> list[Piece]:
+    """The backward pass of eager attention: four batched matrix multiplies around those of softmax, mask and scale."""
+    c = table.columns
+    b, heads, dtype = c["batch_size"], c["num_heads"], c["attn_dtype"]
+    q, kv, d, dv = c["query_len"], c["kv_len"], c["head_dim"], c["value_dim"]
+    scores = b * heads * q * kv
+    half = (dtype != CODES["fp32"]).astype(float)
+    fp32 = np.full_like(dtype, CODES["fp32"])
+    grouped = (c["num_kv_heads"] < heads).astype(float)
+    shape = {"batch": b * heads, "dtype": dtype}
+    return [
+        ("copy", {"elements": b * heads * q * dv, "dtype": dtype}),
+        ("batched_gemm", {**shape, "m": kv, "n": dv, "k": q}),
+        ("batched_gemm", {**shape, "m": q, "n": kv, "k": dv}),
+        ("elementwise", {"op": "cast", "elements": scores, "dtype": dtype, "out_dtype": fp32, "count": half}),
+        ("row_reduction", {"op": "softmax", "rows": b * heads * q, "dim": kv, "dtype": fp32, "inputs": 2}),
+        ("elementwise", {"op": "cast", "elements": scores, "dtype": fp32, "out_dtype": dtype, "count": half}),
+        ("elementwise", {"op": "scale", "elements": scores, "dtype": dtype}),
+        ("batched_gemm", {**shape, "m": q, "n": d, "k": kv}),
+        ("batched_gemm", {**shape, "m": kv, "n": d, "k": q}),
+        ("row_reduction", {"op": "sum", "rows": b * kv * c["num_kv_heads"] * d,
+                           "dim": np.maximum(heads / c["num_kv_heads"], 1.0), "dtype": dtype, "count": grouped}),
+        ("row_reduction", {"op": "sum", "rows": b * kv * c["num_kv_heads"] * dv,
+                           "dim": np.maximum(heads / c["num_kv_heads"], 1.0), "dtype": dtype, "count": grouped}),
+    ]  # fmt: skip
+
+
+def rms_norm_backward_in_pieces(table: OpTable) -> list[Piece]:
+    """The backward pass of an eager RMS norm, piece by piece in reverse; the sum for its gain stands by itself."""
+    rows, dim, dtype = table["rows"], table["dim"], table["dtype"]
+    elements = rows * dim
+    fp32 = np.full_like(dtype, CODES["fp32"])
+    half = (dtype != CODES["fp32"]).astype(float)
+    product = {"op": "mul", "elements": elements, "inputs": 2}
+    return [
+        ("elementwise", {**product, "dtype": dtype}),
+        ("elementwise", {**product, "dtype": dtype}),
+        ("elementwise", {"op": "cast", "elements": elements, "dtype": dtype, "out_dtype": fp32, "count": half}),
+        ("elementwise", {**product, "dtype": fp32}),
+        ("elementwise", {**product, "dtype": fp32}),
+        ("row_reduction", {"op": "sum", "rows": rows, "dim": dim, "dtype": fp32}),
+        ("elementwise", {"op": "other", "elements": rows, "inputs": 2, "dtype": fp32}),
+        ("elementwise", {"op": "other", "elements": elements, "inputs": 2, "dtype": fp32}),
+        ("elementwise", {**product, "op": "add", "dtype": fp32}),
+        ("elementwise", {"op": "cast", "elements": elements, "dtype": fp32, "out_dtype": dtype, "count": half}),
+    ]
+
+
+def glu_backward_in_pieces(table: OpTable) -> list[Piece]:
+    """The backward pass of an eager gated activation: two products, and the activation's own gradient."""
+    elements, dtype = table["elements"], table["dtype"]
+    return [
+        ("elementwise", {"op": "mul", "elements": elements, "inputs": 2, "dtype": dtype}),
+        ("elementwise", {"op": "mul", "elements": elements, "inputs": 2, "dtype": dtype}),
+        ("elementwise", {"op": "silu", "elements": elements, "inputs": 2, "flop_per_element": 8, "dtype": dtype}),
+    ]
+
+
 def rms_norm_in_pieces(table: OpTable) -> list[Piece]:
     """Eager RMS norm: cast up, square, mean, epsilon and root (short), scale, cast down, weight."""
     rows, dim, dtype = table["rows"], table["dim"], table["dtype"]
@@ -142,20 +200,26 @@ def _rules(name: str, attention: str, launch_mode: str) -> Iterable[tuple[Callab
     def everything(table: OpTable) -> Array:
         return np.ones(len(table), dtype=np.bool_)
 
-    def op_is(word: str) -> Callable[[OpTable], Array]:
+    def op_is(word: str, *, inputs: int | None = None) -> Callable[[OpTable], Array]:
         code = find_kind(name).column("op").choices.index(word)
-        return lambda table: np.asarray(table["op"] == code)
+        if inputs is None:
+            return lambda table: np.asarray(table["op"] == code)
+        return lambda table: np.asarray((table["op"] == code) & (table["inputs"] == inputs))
 
     if attention == "eager":
         if name in ("context_attention", "generation_attention"):
             yield everything, lambda table: attention_in_pieces(table, masked=True)
         if name == "encoder_attention":
             yield everything, lambda table: attention_in_pieces(table, masked=False)
+        if name == "attention_backward":
+            yield everything, attention_backward_in_pieces
     if launch_mode == "eager":
         if name == "row_reduction":
-            yield op_is("rms_norm"), rms_norm_in_pieces
+            yield op_is("rms_norm", inputs=1), rms_norm_in_pieces
+            yield op_is("rms_norm", inputs=2), rms_norm_backward_in_pieces
         if name == "elementwise":
             yield op_is("rope"), rope_in_pieces
+            yield op_is("glu", inputs=3), glu_backward_in_pieces
             yield op_is("glu"), glu_in_pieces
 
 

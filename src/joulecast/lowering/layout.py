@@ -54,7 +54,13 @@ def _tensor_parallel(table: OpTable, execution: Execution) -> tuple[OpTable, lis
     columns = dict(table.columns)
     described = kind(table.kind)
     sent = []
-    for shard, split in (("out", described.split_out), ("in", described.split_in)):
+    by_shard = (
+        ("out", described.split_out),
+        ("in", described.split_in),
+        ("partial", described.split_in),
+        ("rows", ("m",)),
+    )
+    for shard, split in by_shard:
         mask = table["shard"] == SHARDS.index(shard)
         if not mask.any():
             continue
@@ -67,7 +73,9 @@ def _tensor_parallel(table: OpTable, execution: Execution) -> tuple[OpTable, lis
     if table.kind == "moe":
         columns["moe_ep_size"] = np.full(len(table), float(execution.ep))
         columns["moe_tp_size"] = np.full(len(table), float(execution.tp // execution.ep))
-        sent.append(_collective("all_reduce", execution.tp, _result_bytes(table), table))
+        summed = table.take(table["shard"] != SHARDS.index("partial"))
+        if len(summed):
+            sent.append(_collective("all_reduce", execution.tp, _result_bytes(summed), summed))
     return OpTable(table.kind, columns), sent
 
 
@@ -133,6 +141,8 @@ def _result_bytes(table: OpTable) -> Array:
         elements = table["batch"] * table["m"] * table["n"]
     elif table.kind == "moe":
         elements = table["num_tokens"] * table["hidden_size"]
+    elif table.kind == "conv2d_data_gradient":
+        elements = table["batch_size"] * table["in_channels"] * table["height"] * table["width"]
     elif table.kind == "conv2d":
         elements = table["batch_size"] * table["out_channels"] * _outputs(table, "height") * _outputs(table, "width")
     else:

@@ -219,6 +219,14 @@ def _mamba2(t: OpTable, _: bool) -> Floats:
     return np.asarray(np.where(_is_convolution(t), 2 * tokens * channels * t["d_conv"], state))
 
 
+def _attention_backward(t: OpTable, full: bool) -> Floats:
+    """Scores once more, then the gradients of values, probabilities, queries and keys: five products for two."""
+    every = t["query_len"] * t["kv_len"]
+    causal = attended_pairs(t["query_len"], t["kv_len"] - t["query_len"], t["window_size"], full)
+    pairs = np.where(t["causal"] > 0, causal, every)
+    return np.asarray(2 * t["batch_size"] * t["num_heads"] * pairs * (3 * t["head_dim"] + 2 * t["value_dim"]))
+
+
 def _none(t: OpTable, _: bool) -> Floats:
     return np.zeros(len(t))
 
@@ -246,6 +254,9 @@ _FLOP: Mapping[str, Callable[[OpTable, bool], Floats]] = MappingProxyType(
         "row_reduction": _row_reduction,
         "elementwise": _elementwise,
         "conv2d": _conv2d,
+        "conv2d_data_gradient": _conv2d,
+        "conv2d_weight_gradient": _conv2d,
+        "attention_backward": _attention_backward,
         "gather": _none,
         "copy": _none,
     }
@@ -256,6 +267,6 @@ MATMUL = frozenset(
     {
         "gemm", "batched_gemm", "context_attention", "generation_attention", "encoder_attention", "moe", "mla_context",
         "mla_generation", "mla_module_context", "mla_module_generation", "dsa_module_context", "dsa_module_generation",
-        "mla_bmm", "conv2d",
+        "mla_bmm", "conv2d", "conv2d_data_gradient", "conv2d_weight_gradient", "attention_backward",
     }
 )  # fmt: skip

@@ -124,6 +124,24 @@ _MLA_MODULE = (
     _choice("model", LATENT_MODELS, LATENT_MODELS[0], "whose widths the projections have"),
 )
 
+#: Of a convolution, also where its gradients are meant: the shapes are those of the forward pass.
+_CONVOLUTION = (
+    _size("batch_size", "images"),
+    _size("in_channels", "channels read"),
+    _size("out_channels", "channels written"),
+    _size("height", "rows of the input"),
+    _size("width", "columns of the input", "height"),
+    _size("kernel_h", "rows of the filter"),
+    _size("kernel_w", "columns of the filter", "kernel_h"),
+    _size("stride", "step of the filter", 1),
+    _size("padding", "rows and columns of zeros on each side", 0, 0),
+    _size("dilation", "spacing of the filter's taps", 1),
+    _size("groups", "independent groups of channels", 1),
+    Column("channels_last", "size", 0, "1 where the channels of a pixel lie together", 0, 1),
+    Column("autotuned", "size", 0, "1 where the library first tried its kernels out", 0, 1),
+    _dtype("dtype", "format of the operands"),
+)
+
 REDUCTIONS = ("softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "sum", "max", "mean", "pool")
 ELEMENTWISE = (
     "add", "mul", "div", "sub", "pow", "relu", "gelu", "silu", "tanh", "sigmoid", "exp", "scale", "cast",
@@ -171,6 +189,22 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _size("head_dim", "width of a head"),
                     _size("num_kv_heads", "key and value heads", "num_heads"),
                     _size("kv_len", "keys a sequence (another length in cross attention)", "seq_len"),
+                    _dtype("attn_dtype", "format of the attention arithmetic", "bf16"),
+                ),
+                split_out=("num_heads", "num_kv_heads"),
+            ),
+            Kind(
+                "attention_backward",
+                (
+                    _size("batch_size", "sequences"),
+                    _size("query_len", "queries a sequence"),
+                    _size("kv_len", "keys a sequence", "query_len"),
+                    _size("num_heads", "query heads"),
+                    _size("num_kv_heads", "key and value heads", "num_heads"),
+                    _size("head_dim", "width of a head"),
+                    _size("value_dim", "width of a value head", "head_dim"),
+                    _size("window_size", "keys a query sees, 0 = all before it", 0, 0),
+                    Column("causal", "size", 1, "1: a query sees the keys up to its own, 0: all of them", 0, 1),
                     _dtype("attn_dtype", "format of the attention arithmetic", "bf16"),
                 ),
                 split_out=("num_heads", "num_kv_heads"),
@@ -295,6 +329,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _size("rows", "independent rows"),
                     _size("dim", "elements a row"),
                     _dtype("dtype", "format in memory"),
+                    _size("inputs", "tensors read, each of rows x dim elements (2: a gradient)", 1),
                 ),
                 split_out=("rows",),
             ),
@@ -311,28 +346,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 ),
                 split_out=("elements",),
             ),
-            Kind(
-                "conv2d",
-                (
-                    _size("batch_size", "images"),
-                    _size("in_channels", "channels read"),
-                    _size("out_channels", "channels written"),
-                    _size("height", "rows of the input"),
-                    _size("width", "columns of the input", "height"),
-                    _size("kernel_h", "rows of the filter"),
-                    _size("kernel_w", "columns of the filter", "kernel_h"),
-                    _size("stride", "step of the filter", 1),
-                    _size("padding", "rows and columns of zeros on each side", 0, 0),
-                    _size("dilation", "spacing of the filter's taps", 1),
-                    _size("groups", "independent groups of channels", 1),
-                    Column("channels_last", "size", 0, "1 where the channels of a pixel lie together", 0, 1),
-                    Column("autotuned", "size", 0, "1 where the library first tried its kernels out", 0, 1),
-                    _dtype("dtype", "format of the operands"),
-                    _ZERO_SHARE,
-                ),
-                split_out=("out_channels",),
-                split_in=("in_channels",),
-            ),
+            Kind("conv2d", (*_CONVOLUTION, _ZERO_SHARE), split_out=("out_channels",), split_in=("in_channels",)),
+            Kind("conv2d_data_gradient", _CONVOLUTION, split_out=("in_channels",), split_in=("out_channels",)),
+            Kind("conv2d_weight_gradient", _CONVOLUTION, split_out=("out_channels",)),
             Kind(
                 "gather",
                 (

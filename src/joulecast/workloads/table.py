@@ -17,9 +17,10 @@ from joulecast.workloads.kinds import Column, kind
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
-#: How a tensor-parallel layout treats an operation: whole on every GPU, divided by its outputs,
-#: or divided along its reduction (an all-reduce of the result follows).
-SHARDS = ("none", "out", "in")
+#: How a tensor-parallel layout treats an operation: whole on every GPU, divided by its outputs, divided along its
+#: reduction (an all-reduce of the result follows), along its reduction with the sum left to another operation
+#: (``partial``), or, of a matrix multiply, by the rows of its result (``rows``).
+SHARDS = ("none", "out", "in", "partial", "rows")
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class Workload:
         What a reader should know (operations restored, assumptions made).
     unpriced : mapping of str to float
         Operations that no kind describes, with the bytes they move. [B]
+    biased : tuple of str
+        Layers whose matrix multiply adds a bias.
     """
 
     name: str
@@ -125,6 +128,7 @@ class Workload:
     info: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     notes: tuple[str, ...] = ()
     unpriced: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    biased: tuple[str, ...] = ()
 
     @property
     def operations(self) -> float:

@@ -50,6 +50,7 @@ class Net:
         self.stream_elements = 0
         self.kv_cache_bytes = 0.0
         self.expert_dtype = request.gemm_dtype
+        self._biased: dict[str, None] = {}
         self._largest_elements = 0
         self._counting = True
         self._act_bytes = dtype(request.activation_dtype).activation_bytes
@@ -85,6 +86,7 @@ class Net:
         self.weight(inputs * outputs, stored=held, format=multiplied)
         if bias:
             self.weight(outputs, stored=held)
+            self._biased[layer] = None
         self.builder.add("gemm", layer=layer, count=count, shard=shard, m=rows, n=outputs, k=inputs, dtype=multiplied)
         self._alive(rows * (inputs + outputs))
 
@@ -265,6 +267,7 @@ class Net:
             parameters=float(self.parameters),
             info=MappingProxyType(facts),
             notes=notes,
+            biased=tuple(self._biased),
         )
 
     def _alive(self, elements: int) -> None:

@@ -1,0 +1,239 @@
+"""A forward pass becomes a training step: loss, recomputation, backward pass and optimizer, as operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from joulecast.bounds.dtypes import dtype
+from joulecast.errors import InputError
+from joulecast.lowering.autocast import autocast
+from joulecast.lowering.backward import Gradient, gradients, kept_bytes
+from joulecast.lowering.learning import Learning
+from joulecast.lowering.recipe import Recipe
+from joulecast.lowering.rows import ATTENTION, Row, rows_of, whole
+from joulecast.lowering.update import update
+from joulecast.workloads.table import Workload, WorkloadBuilder
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step as a workload, and what its memory follows from.
+
+    Attributes
+    ----------
+    workload : Workload
+        Passes ``forward``, ``recompute`` (where there is checkpointing), ``backward`` and ``optimizer``; the first
+        ones run as often as micro-batches are accumulated.
+    parameters : float
+        Of the model, shared ones once.
+    trained : float
+        Parameters that learn, those that LoRA adds included.
+    added : float
+        Parameters that LoRA adds.
+    saved_bytes : float
+        Activations that one micro-batch keeps between its forward and backward pass, on one GPU before any layout.
+        [B]
+    recomputed_bytes : float
+        Largest set of activations that recomputation brings back at a time: those of one layer. [B]
+    """
+
+    workload: Workload
+    parameters: float
+    trained: float
+    added: float
+    saved_bytes: float
+    recomputed_bytes: float
+
+
+def training_step(forward: Workload, recipe: Recipe) -> Step:
+    """The step that trains a model, from its forward pass.
+
+    Parameters
+    ----------
+    forward : Workload
+        One pass over a micro-batch (``forward``, or the ``prefill`` of a language model with all its logits), in the
+        format of `Recipe.formats`.
+    recipe : Recipe
+
+    Returns
+    -------
+    Step
+
+    Raises
+    ------
+    InputError
+        If the workload has more than one pass, or operations that only inference runs.
+    """
+    if len(forward.passes) != 1:
+        names = ", ".join(dict.fromkeys(one.phase for one in forward.passes))
+        raise InputError(
+            f"training takes one pass over a batch, {forward.name} has {names}: leave tokens to generate out"
+        )
+    rows = autocast(rows_of(forward), recipe) if recipe.formats.mixed else rows_of(forward)
+    rows = [*rows, *_loss(rows, recipe)]
+    learns = Learning(rows, recipe, forward)
+    rows = learns.with_adapters()
+    builder = WorkloadBuilder(forward.name)
+    tokens = forward.passes[0].tokens
+    builder.begin_pass("forward", repeats=recipe.accumulate, tokens=tokens)
+    for row in rows:
+        builder.add(row.kind, layer=row.layer, count=row.count, shard=row.shard, **row.columns)
+    _emit_recompute(builder, rows, recipe, forward)
+    builder.begin_pass("backward", repeats=recipe.accumulate)
+    for row in _backward(rows, learns):
+        builder.add(row.kind, layer=row.layer, count=row.count, shard=row.shard, **row.columns)
+    added = learns.added
+    trained = learns.trained(forward.parameters, added)
+    builder.begin_pass("optimizer")
+    for row in update(rows, recipe, trained, learns.tensors):
+        builder.add(row.kind, layer=row.layer, count=row.count, **row.columns)
+    saved, again = _saved(rows, recipe, forward, learns)
+    built = builder.build(
+        memory=forward.memory,
+        parameters=forward.parameters + added,
+        info={**forward.info, "precision": recipe.precision},
+        notes=forward.notes,
+        unpriced=forward.unpriced,
+    )
+    return Step(built, forward.parameters, trained, added, saved, again)
+
+
+def _loss(rows: list[Row], recipe: Recipe) -> list[Row]:
+    """Cross entropy of what the last multiply gives: cast up, logarithm of the softmax, and a pick a row."""
+    last = next((row for row in reversed(rows) if row.kind == "gemm"), None)
+    if last is None:
+        return []
+    count, classes = last.columns["batch"] * last.columns["m"], last.columns["n"]
+    narrow = dtype(last.columns["dtype"]).output_bytes < 4
+    out = []
+    shape = {"elements": count * classes, "inputs": 1.0}
+    if narrow:
+        cast = {
+            **shape,
+            "op": "cast",
+            "dtype": "fp16" if recipe.precision == "amp_fp16" else "bf16",
+            "out_dtype": "fp32",
+        }
+        out.append(("elementwise", cast))
+    out.append(("row_reduction", {"op": "softmax", "rows": count, "dim": classes, "dtype": "fp32", "inputs": 1.0}))
+    out.append(("gather", {"rows": count, "dim": 1.0, "table_rows": count * classes, "dtype": "fp32"}))
+    shard = "out" if last.shard == "out" else "none"
+    return [
+        Row(name, whole(name, columns), "loss", 1.0, shard if name == "elementwise" else "none", last.order + 1 + i)
+        for i, (name, columns) in enumerate(out)
+    ]
+
+
+def _checkpointed(recipe: Recipe, layers: float) -> float:
+    """Share of the layers that are checkpointed."""
+    if recipe.checkpointing == "none":
+        return 0.0
+    return 1.0 if recipe.checkpointed_layers is None else min(recipe.checkpointed_layers / layers, 1.0)
+
+
+def _emit_recompute(builder: WorkloadBuilder, rows: list[Row], recipe: Recipe, forward: Workload) -> None:
+    share = _checkpointed(recipe, float(forward.info.get("num_layers") or 1))
+    chosen = [row for row in rows if _is_recomputed(row, recipe)]
+    if not share or not chosen:
+        return
+    builder.begin_pass("recompute", repeats=recipe.accumulate)
+    for row in chosen:
+        builder.add(row.kind, layer=row.layer, count=row.count * share, shard=row.shard, **row.columns)
+
+
+def _is_recomputed(row: Row, recipe: Recipe) -> bool:
+    if recipe.checkpointing == "selective":
+        return row.kind in ATTENTION
+    return recipe.checkpointing == "full" and "*" in row.layer
+
+
+def _backward(rows: list[Row], learns: Learning) -> list[Row]:
+    """Operations of the backward pass, in order."""
+    siblings = _siblings(rows)
+    out: list[Row] = []
+    for row in reversed(rows):
+        reached = learns.reached(row)
+        if reached <= 0:
+            continue
+        for one in gradients(row.kind, row.columns):
+            share = learns.weights(row) if one.of == "weights" else learns.data(row)
+            if one.of == "weights" and row.kind == "row_reduction":
+                share = learns.weights(row) if learns.recipe.trainable == "all" else 0.0
+            if share <= 0:
+                continue
+            shard = _shard_of(row, one, siblings)
+            columns = whole(one.kind, one.columns)
+            out.append(Row(one.kind, columns, row.layer, row.count * share, shard, len(out)))
+        if row.kind == "gemm":
+            out += _beside_a_multiply(row, learns, siblings, len(out))
+    return out
+
+
+def _beside_a_multiply(row: Row, learns: Learning, siblings: Mapping[int, int], place: int) -> list[Row]:
+    """The gradient of a bias, and the sum of the gradients where several multiplies read one input."""
+    c = row.columns
+    out = []
+    plain = "fp32" if dtype(c["dtype"]).output_bytes > 2 else "fp16" if c["dtype"] == "fp16" else "bf16"
+    if row.layer in learns.biased and learns.recipe.trainable == "all":
+        sums = {"op": "sum", "rows": c["n"], "dim": c["m"], "dtype": plain}
+        out.append(("row_reduction", sums, learns.weights(row)))
+    if siblings.get(row.order, 0) > 0:
+        total = {"op": "add", "elements": c["m"] * c["k"], "inputs": 2.0, "dtype": plain}
+        out.append(("elementwise", total, learns.data(row)))
+    return [
+        Row(name, whole(name, columns), row.layer, row.count * share, "none", place + at)
+        for at, (name, columns, share) in enumerate(out)
+        if share > 0
+    ]
+
+
+def _siblings(rows: list[Row]) -> dict[int, int]:
+    """Place of each multiply among those of its block that read the same input, by order; the first has 0."""
+    seen: dict[tuple[str, float, float], int] = {}
+    out = {}
+    for row in rows:
+        if row.kind == "gemm" and "lora" not in row.layer:
+            key = (row.layer.rpartition(".")[0], row.columns["m"], row.columns["k"])
+            out[row.order] = seen.get(key, 0) if row.shard == "out" else 0
+            seen[key] = seen.get(key, 0) + 1
+    return out
+
+
+def _shard_of(row: Row, one: Gradient, siblings: Mapping[int, int]) -> str:
+    """How a layout divides a gradient: along what it divides the operation along."""
+    if row.shard == "none" or one.kind == "moe":
+        return "partial" if one.kind == "moe" and one.of == "weights" else row.shard
+    if one.kind == "gemm" and one.of == "data":
+        # the gradient of what all GPUs read is a sum over them; sums of one input go out together
+        return "out" if row.shard == "in" else ("in" if siblings.get(row.order, 0) == 0 else "partial")
+    if one.kind == "gemm":
+        # dw'[n, k]: outputs are divided as rows of the product, inputs as its columns
+        return "out" if row.shard == "in" else "rows"
+    if one.kind == "conv2d_data_gradient":
+        return "out" if row.shard == "in" else "in"
+    return "out"
+
+
+def _saved(rows: list[Row], recipe: Recipe, forward: Workload, learns: Learning) -> tuple[float, float]:
+    """Activations kept between forward and backward pass, and the most that one layer's recomputation brings back."""
+    layers = float(forward.info.get("num_layers") or 1)
+    share = _checkpointed(recipe, layers)
+    siblings = _siblings(rows)
+    kept = layer_kept = boundary = 0.0
+    hidden = float(forward.info.get("hidden_size") or 0)
+    for row in rows:
+        reached = learns.reached(row)
+        if reached <= 0 or siblings.get(row.order, 0) > 0:
+            continue
+        if row.kind == "gemm" and learns.weights(row) <= 0:
+            continue  # the gradient of what it read needs its weights alone
+        held = kept_bytes(row.kind, row.columns) * row.count * reached
+        if _is_recomputed(row, recipe):
+            layer_kept += held * share / layers
+            held *= 1.0 - share
+        kept += held
+    if recipe.checkpointing == "full" and hidden:
+        size = 4.0 if recipe.formats.mixed or recipe.formats.weights == "fp32" else 2.0
+        boundary = share * layers * forward.passes[0].tokens * hidden * size
+    return kept + boundary, layer_kept

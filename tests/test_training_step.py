@@ -1,0 +1,190 @@
+"""A forward pass becomes a training step: the arithmetic that the backward pass is known to take, and what learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import joulecast as jc
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.gpus import load_gpu
+from joulecast.kernels.registry import family_of
+from joulecast.kernels.work import Conditions
+from joulecast.lowering.backward import gradients
+from joulecast.lowering.recipe import OPTIMIZERS, Recipe
+from joulecast.lowering.training import training_step
+from joulecast.workloads.counting import flop_of
+from joulecast.workloads.table import op_table
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return jc.workload("meta-llama/Llama-3.1-8B", batch=1, prompt_tokens=2048, logits="all")
+
+
+def test_backward_takes_two_products_for_one_and_attention_five_for_two(llama):
+    step = training_step(llama, Recipe("bf16")).workload
+    plain = step.flop("gemm", phase="forward")
+    assert step.flop("gemm", phase="backward") == pytest.approx(2 * plain)
+    attention = step.flop("context_attention", phase="forward")
+    assert step.flop("attention_backward", phase="backward") == pytest.approx(2.5 * attention)
+
+
+def test_full_checkpointing_runs_the_layers_again_and_keeps_their_inputs(llama):
+    plain, again = (training_step(llama, Recipe("bf16", checkpointing=how)) for how in ("none", "full"))
+    head = 2 * 2048 * 4096 * 128256  # the vocabulary head lies outside of the layers
+    forward = plain.workload.flop("matmul", phase="forward")
+    assert again.workload.flop("matmul", phase="recompute") == pytest.approx(forward - head)
+    # 32 layers x 2,048 tokens x 4,096 x 2 bytes, beside what head and loss keep
+    boundary = 32 * 2048 * 4096 * 2
+    assert boundary < again.saved_bytes < boundary + 2048 * 128256 * (4 + 4 + 2)
+    assert again.saved_bytes < 0.2 * plain.saved_bytes
+
+
+def test_activations_of_a_transformer_layer_follow_the_published_formula():
+    # Korthikanti et al., MLSys 2023: a layer keeps s b h (34 + 5 a s / h) bytes with dropout and unfused attention.
+    # Without dropout's masks (2 s b h) and with fused attention (no a s^2 terms): 32 s b h, and fused attention keeps
+    # its result, which is the projection's input as well: counted once there, twice here (+2).
+    w = jc.workload("gpt2", batch=4, prompt_tokens=1024, logits="none")
+    layers, width = 12, 768
+    kept = training_step(w, Recipe("bf16")).saved_bytes / (layers * 4 * 1024 * width)
+    assert kept == pytest.approx(33, abs=3)
+
+
+def test_lora_adds_its_matrices_and_spares_the_gradients_of_what_is_frozen(llama):
+    step = training_step(llama, Recipe("bf16", trainable="lora", lora_rank=16))
+    # q and o: 4,096 + 4,096; k and v: 4,096 + 1,024; rank 16; 32 layers (Hu et al., 2022)
+    assert step.added == 32 * 16 * (2 * 8192 + 2 * 5120)
+    assert step.trained == step.added
+    forward = step.workload.flop("matmul", phase="forward")
+    # of the frozen weights only the gradients of the inputs: one product for one
+    assert 1.0 < step.workload.flop("matmul", phase="backward") / forward < 1.1
+
+
+def test_frozen_layers_take_no_backward_pass(llama):
+    full, half = (
+        training_step(llama, Recipe("bf16", frozen_layers=n)).workload.flop("matmul", phase="backward") for n in (0, 16)
+    )
+    head = 2 * 2 * 2048 * 4096 * 128256
+    assert half - head == pytest.approx((full - head) / 2)
+
+
+def test_training_the_head_alone_takes_the_gradients_of_the_head_alone():
+    w = jc.workload("resnet50", batch=8)
+    step = training_step(w, Recipe("fp32", trainable="head"))
+    assert step.trained == 2048 * 1000
+    assert step.workload.flop("matmul", phase="backward") == pytest.approx(2 * 8 * 2048 * 1000)
+
+
+def test_shared_weights_are_updated_once_and_run_as_often_as_layers(llama):
+    albert = jc.workload("albert-base-v2", batch=1, prompt_tokens=128)
+    bert = jc.workload("bert-base-uncased", batch=1, prompt_tokens=128)
+    of_albert, of_bert = (training_step(w, Recipe("fp32")) for w in (albert, bert))
+    ratio = of_albert.workload.flop("gemm", phase="backward") / of_bert.workload.flop("gemm", phase="backward")
+    assert ratio == pytest.approx(1.0, abs=0.05)
+    assert of_albert.trained < 0.12 * of_bert.trained
+
+
+def test_a_fused_adam_moves_seven_numbers_a_parameter(llama):
+    step = training_step(llama, Recipe("fp32", optimizer="adam"))
+    p = jc.predict(step.workload, "h200", ignore_memory=True)
+    update = p.kernels["phase"] == "optimizer"
+    # weight, gradient, two states in; weight and two states out; 4 bytes each
+    assert p.kernels["dram_bytes"][update].sum() == pytest.approx(7 * 4 * step.parameters, rel=0.02)
+
+
+def test_accumulation_repeats_forward_and_backward_but_not_the_update(llama):
+    once, four = (training_step(llama, Recipe("bf16", accumulate=n)).workload for n in (1, 4))
+    for phase, times in (("forward", 4), ("backward", 4), ("optimizer", 1)):
+        assert four.flop(phase=phase) == pytest.approx(times * once.flop(phase=phase))
+
+
+def test_tensor_parallel_training_sums_twice_a_layer_forwards_and_twice_backwards(llama):
+    step = training_step(llama, Recipe("bf16"))
+    kernels = jc.predict(step.workload, "h100", tp=4, ignore_memory=True).kernels
+    sent = {
+        phase: kernels["count"][(kernels["op"] == "nccl") & (kernels["phase"] == phase)].sum()
+        for phase in ("forward", "backward")
+    }
+    # Megatron-LM (Shoeybi et al., 2019): two all-reduces a layer each way; the vocabulary head's gradient one more
+    assert sent == {"forward": 64, "backward": 65}
+
+
+def test_mixed_precision_casts_and_keeps_norms_wide(llama):
+    p = jc.predict(training_step(llama, Recipe("amp_bf16")).workload, "h100", ignore_memory=True)
+    layers = p.kernels["layer"].astype(str)
+    assert (layers == "weights.cast").any()
+    narrow = jc.predict(training_step(llama, Recipe("bf16")).workload, "h100", ignore_memory=True)
+    assert p.time_s > narrow.time_s
+
+
+@given(
+    m=st.integers(1, 4096), n=st.integers(1, 4096), k=st.integers(1, 4096),
+    dtype=st.sampled_from(["fp32", "tf32", "bf16", "fp8"]),
+)  # fmt: skip
+def test_each_gradient_of_a_multiply_takes_as_much_arithmetic_as_the_multiply(m, n, k, dtype):
+    c = {"m": m, "n": n, "k": k, "batch": 1, "dtype": dtype}
+    forward = flop_of(op_table("gemm", c))[0]
+    for one in gradients("gemm", c):
+        assert flop_of(op_table(one.kind, one.columns))[0] == forward
+
+
+@given(
+    size=st.integers(7, 64), stride=st.sampled_from([1, 2]), kernel=st.sampled_from([1, 3, 7]),
+    groups=st.sampled_from([1, 4, 32]),
+)  # fmt: skip
+def test_each_gradient_of_a_convolution_takes_as_much_arithmetic(size, stride, kernel, groups):
+    shape = {
+        "batch_size": 4, "in_channels": 32, "out_channels": 64, "height": size, "kernel_h": kernel, "stride": stride,
+        "padding": kernel // 2, "groups": groups,
+    }  # fmt: skip
+    flop = [
+        family_of(kind).work(op_table(kind, {**shape, "dtype": "fp16"}), load_gpu("a100"), Conditions()).useful_flop[0]
+        for kind in ("conv2d", "conv2d_data_gradient", "conv2d_weight_gradient")
+    ]
+    assert flop[1] == pytest.approx(flop[0])
+    assert flop[2] == pytest.approx(flop[0])
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100", "v100"])
+def test_attention_takes_two_to_three_and_a_half_times_as_long_backwards(gpu):
+    # FlashAttention-2 (Dao, 2024): 2.5 times the arithmetic at 0.8 to 1 of the rate, for long sequences
+    shape = {"batch_size": 2, "query_len": np.array([2048, 8192]), "num_heads": 32, "head_dim": 128}
+    forward = jc.predict_kernels("context_attention", {**shape, "attn_dtype": "fp16"}, gpu=gpu)["time_s"]
+    backward = jc.predict_kernels("attention_backward", {**shape, "attn_dtype": "fp16"}, gpu=gpu)["time_s"]
+    assert np.all((backward / forward > 1.9) & (backward / forward < 3.5))
+
+
+def test_what_only_inference_runs_is_refused():
+    with pytest.raises(InputError, match="tokens to generate"):
+        training_step(jc.workload("gpt2", prompt_tokens=64, generate_tokens=8), Recipe())
+    with pytest.raises(InputError, match="inference"):
+        gradients("generation_attention", {})
+
+
+@pytest.mark.parametrize(
+    ("given_", "error"),
+    [
+        ({"precision": "fp7"}, UnknownNameError),
+        ({"optimizer": "adamm"}, UnknownNameError),
+        ({"accumulate": 0}, InputError),
+        ({"lora_rank": 2.5}, InputError),
+        ({"checkpointing": "some"}, UnknownNameError),
+    ],
+)
+def test_a_recipe_that_makes_no_sense_is_refused(given_, error):
+    with pytest.raises(error):
+        Recipe(**given_)
+
+
+def test_states_of_every_optimizer_cost_time(llama):
+    times = {}
+    for name in OPTIMIZERS:
+        step = training_step(llama, Recipe("fp32", optimizer=name))
+        p = jc.predict(step.workload, "h200", ignore_memory=True)
+        times[name] = next(one.time_s for one in p.phases if one.phase == "optimizer")
+    assert times["sgd"] < times["momentum"] < times["adam"]
+    assert times["adamw"] == pytest.approx(times["adam"], rel=1e-3)
+    assert times["adamw_8bit"] < times["adamw"]
