@@ -325,7 +325,7 @@ def bound_by(priced: Priced, clock_mhz: Any) -> npt.NDArray[np.intp]:
     times, gpu = priced.times, priced.gpu
     hertz = np.asarray(clock_mhz) * 1e6
     rate = dram_rate_gb_s(times.dram_rate_gb_s, clock_mhz, gpu) * 1e9
-    parts = np.empty((len(BOUNDS), len(priced)))
+    parts = np.empty((len(BOUNDS), times.dram_bytes.size))
     parts[:5] = times.core_cycles / hertz
     parts[5] = times.dram_bytes / rate
     parts[6] = times.link_s
