@@ -45,6 +45,8 @@ class MeasuredPass:
         As published.
     source : str
         What it is, for the provenance.
+    takes_turns : bool
+        Whether its software made the host wait for the GPU in every layer, so that the two took turns.
     """
 
     label: str
@@ -58,6 +60,7 @@ class MeasuredPass:
     time_raw_s: float
     power_raw_w: float
     source: str
+    takes_turns: bool = False
 
 
 def read_passes(folder: Path, datasets: Sequence[str] | None = None) -> list[MeasuredPass]:
@@ -115,8 +118,12 @@ def read_passes(folder: Path, datasets: Sequence[str] | None = None) -> list[Mea
 #: Prompts of a chat data set are short and not published; decoding takes nearly all of the time.
 _CHAT_PROMPT_TOKENS = 64
 
-#: Parts that the leaderboard's machines had.
-_GENERATION_GPUS = {"A100": "A100-SXM-40GB", "A40": "A40", "V100": "V100-SXM-16GB"}
+#: Parts that the leaderboard's machines had; models of 13 billion parameters fit the larger V100 alone.
+_GENERATION_GPUS = {"A100": "A100-SXM-40GB", "A40": "A40", "V100": "V100-SXM-32GB"}
+
+#: Families whose code of that time kept rotary tables and the mask's value on the host and copied them in every layer:
+#: each copy waits until the GPU has done everything before it.
+_WAITING_FAMILIES = frozenset({"gpt_neox"})
 
 
 def read_generations(path: Path) -> list[MeasuredPass]:
@@ -130,7 +137,7 @@ def read_generations(path: Path) -> list[MeasuredPass]:
     Returns
     -------
     list of MeasuredPass
-        One a model and GPU (a prefill and all decoding steps), of the models that the catalogue knows.
+        One a model, task and GPU (a prefill and all decoding steps), of the models that the catalogue knows.
 
     Raises
     ------
@@ -145,7 +152,7 @@ def read_generations(path: Path) -> list[MeasuredPass]:
         raise InputError(f"no such file: {path}")
     out = []
     for row in pl.read_csv(path, infer_schema_length=None).iter_rows(named=True):
-        if row["batch_size"] != 1 or row["task"] != "chat" or row["gpu"] not in _GENERATION_GPUS:
+        if row["batch_size"] != 1 or row["gpu"] not in _GENERATION_GPUS:
             continue
         tokens = round(row["avg_output_tokens_per_request"])
         try:
@@ -157,7 +164,7 @@ def read_generations(path: Path) -> list[MeasuredPass]:
         gpu = load_gpu(_GENERATION_GPUS[row["gpu"]])
         out.append(
             MeasuredPass(
-                label=f"generation {row['model_id']} {row['gpu']}",
+                label=f"{row['model_id']} {row['task']} {row['gpu']}",
                 model=row["model_id"],
                 gpu=gpu.name,
                 workload=workload,
@@ -168,6 +175,7 @@ def read_generations(path: Path) -> list[MeasuredPass]:
                 time_raw_s=float(row["avg_request_latency_s"]),
                 power_raw_w=float(row["avg_power_w_derived"]),
                 source="eager generations",
+                takes_turns=workload.info["family"] in _WAITING_FAMILIES,
             )
         )
     return out
@@ -194,6 +202,8 @@ class PassTable:
         Voltage squared times clock over the rate clock.
     time_s, power_w : ndarray, shape (r,)
     models : ndarray of str
+    takes_turns : ndarray of bool
+        Whether host and GPU take turns.
     """
 
     gpu: Gpu
@@ -207,10 +217,22 @@ class PassTable:
     time_s: Floats
     power_w: Floats
     models: npt.NDArray[np.str_]
+    takes_turns: npt.NDArray[np.bool_]
 
     def take(self, rows: Any) -> PassTable:
         """The passes at `rows`."""
-        names = ("kernel_s", "launches", "modules", "work", "busy", "drive", "time_s", "power_w", "models")
+        names = (
+            "kernel_s",
+            "launches",
+            "modules",
+            "work",
+            "busy",
+            "drive",
+            "time_s",
+            "power_w",
+            "models",
+            "takes_turns",
+        )
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
@@ -273,6 +295,7 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
         time_s=np.array([run.time_s for run in runs]),
         power_w=np.array([run.power_w for run in runs]),
         models=np.array([run.model for run in runs]),
+        takes_turns=np.array([run.takes_turns for run in runs]),
     )
 
 
@@ -299,7 +322,8 @@ class PassFit:
 def predicted_time_s(table: PassTable, log_scale: Floats, launch_us: float, module_us: float) -> tuple[Floats, Floats]:
     """Time of each pass, and the GPU's part of it. [s]"""
     gpu_s = table.kernel_s @ np.exp(log_scale)
-    return pass_time_s(gpu_s, (table.launches * launch_us + table.modules * module_us) * 1e-6), gpu_s
+    host_s = (table.launches * launch_us + table.modules * module_us) * 1e-6
+    return np.where(table.takes_turns, gpu_s + host_s, pass_time_s(gpu_s, host_s)), gpu_s
 
 
 def fit_passes(table: PassTable, idle_w: tuple[float, float], scale_width: float = 0.25) -> PassFit:
