@@ -123,7 +123,8 @@ def _network(model: CorrectionModel, features: Singles, head: Singles) -> tuple[
     for start in range(0, len(features), _CHUNK):
         rows = slice(start, start + _CHUNK)
         inside, distance[rows] = standardised(model, features[rows])
-        log_factor[rows] = hidden_layers(model, inside) @ head[:-1] + head[-1]
+        # Not a matrix product: its rounding would depend on the rows beside.
+        log_factor[rows] = np.einsum("ij,j->i", hidden_layers(model, inside), head[:-1]) + head[-1]
     return log_factor, distance
 
 
