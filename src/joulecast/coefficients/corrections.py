@@ -6,7 +6,6 @@ import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients import places
+from joulecast.coefficients.roots import kept
 from joulecast.errors import InputError
 
 SCHEMA = 1
@@ -61,13 +61,13 @@ class CorrectionModel:
     parts: Mapping[str, CorrectionModel] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@cache
+@kept()
 def load_correction(family: str) -> CorrectionModel | None:
     """Correction of the time of `family`, the user's or the shipped one, or None where it has none."""
     return _found(f"correction_{family}.npz")
 
 
-@cache
+@kept()
 def load_power_correction(family: str) -> CorrectionModel | None:
     """The same of its power."""
     return _found(f"power_{family}.npz")

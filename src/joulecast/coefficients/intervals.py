@@ -5,11 +5,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from joulecast.coefficients import places
+from joulecast.coefficients.roots import kept
 from joulecast.errors import InputError, UnknownNameError, shortened
 
 SCHEMA = 1
@@ -97,7 +97,7 @@ class Intervals:
 _NEUTRAL = FamilyIntervals()
 
 
-@cache
+@kept()
 def load_intervals() -> Intervals:
     """Widths of the user's folder, else the shipped ones, else typical ones."""
     path = places.found(places.INTERVALS)

@@ -6,9 +6,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 
+from joulecast.coefficients.roots import package_folder, root
 from joulecast.errors import InputError, shortened
 
 #: Names a folder of coefficient files that are looked at before the shipped ones.
@@ -21,8 +21,8 @@ _chosen: list[Path] = []
 
 
 def shipped_folder() -> Path:
-    """The folder of the package's own files."""
-    return Path(str(resources.files("joulecast.coefficients") / "data"))
+    """The folder of the package's own files, or of the forecast that stands in for them."""
+    return root() or package_folder()
 
 
 def default_folder() -> Path:
@@ -37,11 +37,15 @@ def default_folder() -> Path:
 def users_folder() -> Path | None:
     """The user's folder: the chosen one, else ``$JOULECAST_COEFFICIENTS``, else the default one where it exists.
 
+    None in a forecast, which knows nothing but its own.
+
     Raises
     ------
     InputError
         If ``$JOULECAST_COEFFICIENTS`` names no folder.
     """
+    if root() is not None:
+        return None
     if _chosen:
         return _chosen[-1]
     folder = default_folder()

@@ -7,12 +7,12 @@ import string
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from joulecast.coefficients import places
+from joulecast.coefficients.roots import kept
 from joulecast.coefficients.schema import (
     PROVENANCES,
     SCHEMA,
@@ -40,7 +40,7 @@ def known() -> tuple[str, ...]:
     return tuple(sorted({name for folder in places.folders() for name in places.gpus_in(folder)}))
 
 
-@cache
+@kept()
 def load(gpu_name: str) -> GpuCoefficients | None:
     """Coefficients of the GPU called `gpu_name`, or None where it was never calibrated.
 
@@ -63,7 +63,7 @@ def load(gpu_name: str) -> GpuCoefficients | None:
     return merged
 
 
-@cache
+@kept()
 def own_file(gpu_name: str) -> Path | None:
     """The user's file of the GPU called `gpu_name`, if there is one."""
     folder = places.users_folder()

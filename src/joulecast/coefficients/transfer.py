@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
 from joulecast.coefficients import corrections, store
 from joulecast.coefficients.intervals import UNLIKE_KNOTS, load_intervals
 from joulecast.coefficients.likeness import distance, influence, unlikeness
+from joulecast.coefficients.roots import kept
 from joulecast.coefficients.schema import (
     TIME_PARAMETERS,
     GpuCoefficients,
@@ -24,7 +24,7 @@ from joulecast.gpus import Gpu, load_gpu
 from joulecast.gpus.state import rated
 
 
-@lru_cache(maxsize=4096)
+@kept(4096)
 def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> tuple[tuple[float, Gpu, GpuCoefficients], ...]:
     """Calibrated GPUs, nearest first, with their distance; the GPU itself (what-if changes aside) is at 0."""
     found = []
@@ -42,7 +42,7 @@ def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> tuple[tuple[float, Gpu
     return tuple(sorted(found, key=lambda item: item[0]))
 
 
-@lru_cache(maxsize=4096)
+@kept(4096)
 def time_coefficients(
     gpu: Gpu, family: str, engine: str, group: str, *, exclude: tuple[str, ...] = ()
 ) -> TimeCoefficients:
@@ -180,7 +180,7 @@ _DRAM_ENERGY = {"HBM2": 1.15, "HBM2E": 1.0, "HBM3": 0.85, "HBM3E": 0.8, "GDDR5":
                 "GDDR6": 1.45, "GDDR6X": 1.5, "GDDR7": 1.25, "LPDDR5X": 0.8}  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
+@kept(4096)
 def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoefficients:
     """Energies of `gpu`: its own where fitted, else those of its nearest relative, rescaled.
 
@@ -266,7 +266,7 @@ def default_power(gpu: Gpu) -> PowerCoefficients:
     )
 
 
-@lru_cache(maxsize=4096)
+@kept(4096)
 def host_coefficients(gpu: Gpu) -> HostCoefficients:
     """Cost of a launch on the host that `gpu` was measured in, else on that of a near relative, else the defaults.
 
