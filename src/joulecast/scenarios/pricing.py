@@ -142,3 +142,15 @@ def passes_of(lowered: Lowered, rows: Rows, members: npt.NDArray[np.intp], host:
 def waiting_j(execution: Execution, gpu: Gpu, power: PowerCoefficients, time_s: Any, clock_mhz: Any) -> Floats:
     """Energy that one GPU's worth of the layout's other pipeline stages draws while one works. [J]"""
     return np.asarray(static_power_w(clock_mhz, gpu, power) * time_s * (execution.pp - 1))
+
+
+def tokens_out(workload: Workload) -> float:
+    """Tokens that a workload gives out; without generation the tokens (or images) it takes in."""
+    generates = workload.info.get("generate_tokens", 0)
+    prefilled = float(workload.info.get("batch", 1)) if generates else 0.0
+    taken = {
+        phase: sum(one.repeats * one.tokens for one in workload.passes if one.phase == phase)
+        for phase in dict.fromkeys(one.phase for one in workload.passes)
+    }
+    out = sum(tokens if name == "decode" else prefilled if name == "prefill" else 0.0 for name, tokens in taken.items())
+    return float(out or sum(taken.values()))
