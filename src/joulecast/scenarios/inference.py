@@ -22,6 +22,7 @@ from joulecast.physics.power import POWER_MODULES
 from joulecast.physics.price import BOUNDS, bound_by, module_energy_j
 from joulecast.physics.timeline import Run, run_phase
 from joulecast.physics.uncertainty import bounds, combined, of_sum
+from joulecast.scenarios.launched import Launched
 from joulecast.scenarios.memory import memory_need, refuse_what_does_not_fit
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
 from joulecast.scenarios.pricing import Rows, host_of, passes_of, prepared, waiting_j
@@ -263,6 +264,7 @@ class _Parts:
             warnings=warnings,
             notes=(*self.lowered.notes, *_own_coefficients(self.gpu), *state_notes(self.gpu)),
             unpriced=self.unpriced_shares(),
+            launched=Launched(self.lowered, rows, self.runs, self.gpu, host),
             info=MappingProxyType(
                 {
                     **workload.info,

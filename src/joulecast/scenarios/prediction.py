@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from joulecast.scenarios.timeline import Timeline
 
 #: Figures that carry an interval.
 FIGURES = ("time_s", "power_w", "energy_j")
@@ -142,6 +145,8 @@ class Prediction:
     info : mapping
         Facts of the question: batch, prompt_tokens, generate_tokens, dtype, launch_mode, attention, engine, tp, pp,
         ep, parameters.
+    launched : Launched or None
+        What `timeline` follows from: priced operations and the runs of their phases.
     """
 
     workload: str
@@ -165,6 +170,13 @@ class Prediction:
     notes: tuple[str, ...] = ()
     unpriced: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     info: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    launched: Any = field(default=None, repr=False, compare=False)
+
+    def timeline(self, **options: Any) -> Timeline:
+        """Power over time, launch by launch: `joulecast.scenarios.timeline.timeline` of this prediction."""
+        from joulecast.scenarios.timeline import timeline
+
+        return timeline(self, **options)
 
     def interval(self, figure: str) -> tuple[float, float]:
         """90 % interval of ``time_s``, ``power_w`` or ``energy_j``.
