@@ -54,10 +54,11 @@ class Kept(Generic[Given, Found]):
     def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Found:
         """The answer, from memory where it was asked for before under the same root."""
         where = root()
-        found: Any = self._by_root.get(where)
-        if found is None:
-            found = self._by_root[where] = lru_cache(self._most)(self._function)
-        return found(*args, **kwargs)
+        answers: Any = self._by_root.get(where)
+        if answers is None:
+            answers = self._by_root[where] = lru_cache(self._most)(self._function)
+        found: Found = answers(*args, **kwargs)
+        return found
 
     def cache_clear(self) -> None:
         """Forget all answers."""
