@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from joulecast.coefficients.forecasts import forecast_notes, forecasting
 from joulecast.gpus import Gpu
 from joulecast.lowering.execution import Execution
 from joulecast.scenarios.inference import predict_workload
@@ -53,6 +56,7 @@ def predict(
     host_us_per_launch: float | None = None,
     memory_clock_mhz: float | None = None,
     temperature_c: float | None = None,
+    forecast_from: str | None = None,
     ignore_memory: bool = False,
     **options: Any,
 ) -> Prediction:
@@ -82,6 +86,8 @@ def predict(
         Memory clock, one of the GPU's steps; default the highest. [MHz]
     temperature_c : float, optional
         Temperature of the GPU, for its leakage; default that of the measurements. [deg C]
+    forecast_from : str, optional
+        ``ampere``: as if nothing had ever been measured on GPUs of later architectures.
     ignore_memory : bool
         Price a model that does not fit all the same.
     **options
@@ -98,15 +104,24 @@ def predict(
     InfeasibleError
         If the model does not fit the GPU's memory.
     """
-    return predict_workload(
-        open_workload(source, **options),
-        gpu,
-        execution=Execution(launch_mode, attention, engine, tp, pp, ep),
-        changes=changes,
-        clock_mhz=clock_mhz,
-        power_limit_w=power_limit_w,
-        host_us_per_launch=host_us_per_launch,
-        memory_clock_mhz=memory_clock_mhz,
-        temperature_c=temperature_c,
-        ignore_memory=ignore_memory,
+    opened = open_workload(source, **options)
+    with forecasting(forecast_from):
+        found = predict_workload(
+            opened,
+            gpu,
+            execution=Execution(launch_mode, attention, engine, tp, pp, ep),
+            changes=changes,
+            clock_mhz=clock_mhz,
+            power_limit_w=power_limit_w,
+            host_us_per_launch=host_us_per_launch,
+            memory_clock_mhz=memory_clock_mhz,
+            temperature_c=temperature_c,
+            ignore_memory=ignore_memory,
+        )
+    if forecast_from is None:
+        return found
+    return replace(
+        found,
+        notes=(*found.notes, *forecast_notes(forecast_from)),
+        info=MappingProxyType({**found.info, "forecast_from": forecast_from}),
     )

@@ -41,6 +41,7 @@ def kernels(
     power_limit: Annotated[
         str | None, typer.Option("--power-limit", metavar="W", help="Power limit.", show_default=False)
     ] = None,
+    forecast: options.ForecastFrom = None,
     ignore_extra: Annotated[bool, typer.Option("--ignore-extra", help="Pass over unknown columns.")] = False,
     coefficients: options.Coefficients = None,
     json: options.Json = False,
@@ -59,13 +60,15 @@ def kernels(
     parquet = output is not None and output.suffix.lower() == ".parquet" and not (json or csv)
     form = "parquet" if parquet else chosen_format(json, csv, output)
     options.use_coefficients(coefficients)
+    options.no_own_coefficients(forecast, coefficients)
     shapes = {**_read(columns), **_columns_set(set_)}
     clock_mhz = options.real("--clock", clock, "MHz")
     limit_w = options.real("--power-limit", power_limit, "W", example="300")
 
     import joulecast as jc
 
-    table = jc.predict_kernels(op, shapes, gpu, clock_mhz=clock_mhz, power_limit_w=limit_w, ignore_extra=ignore_extra)
+    table = jc.predict_kernels(op, shapes, gpu, clock_mhz=clock_mhz, power_limit_w=limit_w, ignore_extra=ignore_extra,
+                               forecast_from=forecast)  # fmt: skip
     if output is not None and parquet:
         buffer = io.BytesIO()
         _frame(table, shapes).write_parquet(buffer)

@@ -32,6 +32,25 @@ Coefficients = Annotated[
     ),
 ]
 
+ForecastFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--forecast-from", metavar="NAME", help="ampere: know no newer GPU's measurements.", show_default=False
+    ),
+]
+
+
+def no_own_coefficients(forecast: str | None, folder: Path | None) -> None:
+    """A forecast knows nothing but its own coefficients.
+
+    Raises
+    ------
+    InputError
+        If both are asked for.
+    """
+    if forecast is not None and folder is not None:
+        raise InputError("--forecast-from and --coefficients exclude each other: a forecast knows only its own")
+
 
 def use_coefficients(folder: Path | None) -> None:
     """Do what ``--coefficients`` asks for, before anything is predicted.

@@ -57,6 +57,7 @@ def predict(
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Price it even if it does not fit.")] = False,
     top: Annotated[str, typer.Option("--top", metavar="N", help="Layers to show.")] = "6",
     kernels: Annotated[bool, typer.Option("--kernels", help="List every launch.")] = False,
+    forecast: options.ForecastFrom = None,
     coefficients: options.Coefficients = None,
     json: options.Json = False,
     csv: options.Csv = False,
@@ -68,6 +69,7 @@ def predict(
     """
     form = chosen_format(json, csv, output)
     options.use_coefficients(coefficients)
+    options.no_own_coefficients(forecast, coefficients)
     names = options.names("--gpu", gpu)
     layers = options.whole("--top", top, minimum=0, example="6") or 0
     model = {
@@ -90,6 +92,7 @@ def predict(
         "host_us_per_launch": options.real("--host-us-per-launch", host_us, "µs", zero=True, example="5"),
         "memory_clock_mhz": options.real("--memory-clock", memory_clock, "MHz", example="5001"),
         "temperature_c": options.real("--temperature", temperature, "degrees Celsius", zero=True, example="80"),
+        "forecast_from": forecast,
         "changes": options.changes(set_) or None,
         "ignore_memory": ignore_memory or None,
     }

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w
+from joulecast.coefficients.forecasts import forecasting
 from joulecast.coefficients.schema import PROVENANCES
 from joulecast.coefficients.transfer import host_coefficients
 from joulecast.errors import InputError, UnknownNameError, shortened
@@ -100,6 +101,7 @@ def predict_kernels(
     clock_mhz: float | None = None,
     power_limit_w: float | None = None,
     ignore_extra: bool = False,
+    forecast_from: str | None = None,
 ) -> KernelTable:
     """Time, power and energy of single kernels, many shapes at once.
 
@@ -125,6 +127,8 @@ def predict_kernels(
         Power limit; wins over the column; default the GPU's own. [W]
     ignore_extra : bool
         Pass over columns that no operation has (measured ones, say) instead of refusing them.
+    forecast_from : str, optional
+        ``ampere``: as if nothing had ever been measured on GPUs of later architectures.
 
     Returns
     -------
@@ -137,6 +141,11 @@ def predict_kernels(
     InputError
         For an unknown operation, column, word or GPU, a value out of bounds, or columns of unlike length.
     """
+    if forecast_from is not None:
+        with forecasting(forecast_from):
+            return predict_kernels(
+                op, columns, gpu, clock_mhz=clock_mhz, power_limit_w=power_limit_w, ignore_extra=ignore_extra
+            )
     described = load_gpu(gpu)
     own, settings = _separated(op, columns, ignore_extra)
     lengths = [length_of(name, value) for name, value in {**own, **settings}.items()]
