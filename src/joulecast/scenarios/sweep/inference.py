@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -15,13 +16,13 @@ from joulecast.coefficients.schema import PROVENANCES
 from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
-from joulecast.lowering.lower import Lowered, for_gpu
+from joulecast.lowering.lower import for_gpu
 from joulecast.physics.timeline import Passes
 from joulecast.scenarios.footprint import Site, account
 from joulecast.scenarios.memory import memory_need
 from joulecast.scenarios.pricing import host_of, passes_of, priced_rows, tokens_out
 from joulecast.scenarios.sweep.chunk import Chunk, Reasons
-from joulecast.scenarios.sweep.merged import Merged, compact, merged
+from joulecast.scenarios.sweep.merged import Merged, merged
 from joulecast.scenarios.sweep.settings import clocks_of, limits_of
 from joulecast.scenarios.sweep.settle import BOUND_WORDS, Phases, settled
 from joulecast.scenarios.sweep.space import Space
@@ -41,18 +42,32 @@ _SETTLED = (
     "clock_mhz", "throttled", "bound_by", "idle_share",
 )  # fmt: skip
 
-#: Operations of workloads that are priced together.
-_ROWS_AT_ONCE = 20_000
+#: Workloads that are opened, lowered and priced together.
+_TOGETHER = 32
 
 #: Operations of lowered workloads that are remembered, for the next GPU.
-_ROWS_KEPT = 400_000
+_ROWS_KEPT = 300_000
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Workloads without their tables (texts where there is none), and all of them lowered as one."""
+
+    first: int
+    workloads: list[Workload | str]
+    merged: Merged
+
+    @property
+    def rows(self) -> int:
+        """Its operations."""
+        return 100 + sum(len(table) for table in self.merged.lowered.tables.values())
 
 
 @dataclass
 class _Kept:
-    """What was made before: opened and lowered workloads, GPUs."""
+    """What was made before: lowered workloads, GPUs."""
 
-    lowered: OrderedDict[Any, Lowered | str] = field(default_factory=OrderedDict)
+    blocks: OrderedDict[Any, _Block] = field(default_factory=OrderedDict)
     rows: int = 0
     gpus: OrderedDict[Any, Gpu | str] = field(default_factory=OrderedDict)
 
@@ -133,59 +148,69 @@ class InferenceEvaluator:
             values, wrong, why = resolved(self.space.axis(name).values, gpu)
             columns[_ASKED[name]][rows] = values[codes[name][rows]]
             reasons.say(rows[wrong[codes[name][rows]]], why)
-        which = (
+        host = self._values(("host_us_per_launch",), codes, int(rows[0])).get("host_us_per_launch")
+        asked = (
             self.space.part(self.asked, {name: codes[name][rows] for name in self.asked}) if self.asked else rows * 0
         )
-        _, firsts, workload = np.unique(which, return_index=True, return_inverse=True)
-        questions = [self._lowered(execution, codes, int(rows[first])) for first in firsts]
-        fitting: list[tuple[int, Lowered]] = []
-        for place, lowered in enumerate(questions):
-            its = rows[workload == place] if len(questions) > 1 else rows
-            if isinstance(lowered, str):
-                reasons.say(its, lowered)
+        for number in np.unique(asked // _TOGETHER).tolist():
+            these = asked // _TOGETHER == number
+            block = self._block(execution, number)
+            self._fitted(block, gpu, execution, rows[these], asked[these] % _TOGETHER, columns, reasons)
+            self._priced(block, gpu, execution, host, rows[these], asked[these] % _TOGETHER, columns, reasons)
+
+    def _fitted(
+        self, block: _Block, gpu: Gpu, execution: Execution, rows: Ints, place: Ints, columns: dict[str, Any],
+        reasons: Reasons,
+    ) -> None:  # fmt: skip
+        """What the workloads of points need of memory; those that can't be run say why."""
+        count = len(block.workloads)
+        needed, available, tokens = np.full((3, count), np.nan)
+        unfit = np.zeros(count, dtype=np.bool_)
+        for one in np.unique(place).tolist():
+            workload = block.workloads[one]
+            if one in block.merged.reasons or isinstance(workload, str):
+                reasons.say(rows[place == one], block.merged.reasons[one])
                 continue
-            need = memory_need(lowered.workload, gpu, execution)
-            columns["memory_needed_gb"][its], columns["memory_available_gb"][its] = need.needed_gb, need.available_gb
-            columns["tokens_out"][its] = tokens_out(lowered.workload)
-            if need.fits or self.ignore_memory:
-                fitting.append((place, lowered))
-            else:
-                reasons.say(its, f"does not fit the memory of {gpu.name.split('+')[0]}")
-        host = self._values(("host_us_per_launch",), codes, int(rows[0])).get("host_us_per_launch")
-        while fitting:
-            block, fitting = _block(fitting)
-            self._priced(block, gpu, execution, host, rows, workload, columns, reasons)
+            need = memory_need(workload, gpu, execution)
+            needed[one], available[one], tokens[one] = need.needed_gb, need.available_gb, tokens_out(workload)
+            unfit[one] = not (need.fits or self.ignore_memory)
+        columns["memory_needed_gb"][rows], columns["memory_available_gb"][rows] = needed[place], available[place]
+        columns["tokens_out"][rows] = tokens[place]
+        reasons.say(rows[unfit[place]], f"does not fit the memory of {gpu.name.split('+')[0]}")
 
     def _priced(
-        self, block: list[tuple[int, Lowered]], gpu: Gpu, execution: Execution, host: float | None,
-        rows: Ints, workload: Ints, columns: dict[str, Any], reasons: Reasons,
+        self, block: _Block, gpu: Gpu, execution: Execution, host: float | None, rows: Ints, place: Ints,
+        columns: dict[str, Any], reasons: Reasons,
     ) -> None:  # fmt: skip
-        """Points of some workloads, priced together; those that can't be are told apart by halves."""
-        places = np.array([place for place, _ in block])
-        its = rows[np.isin(workload, places) & (reasons.codes[rows] == 0)]
-        if not its.size:
+        """Points of workloads that are priced together; those that can't be are told apart one by one."""
+        free = reasons.codes[rows] == 0
+        rows, place = rows[free], place[free]
+        if not rows.size:
             return
+        together = block.merged
         try:
-            together = merged([lowered for _, lowered in block])
             ready = for_gpu(together.lowered, gpu)
             priced = priced_rows(ready, gpu)
         except InputError as error:
-            if len(block) == 1:
-                reasons.say(its, str(error))
-                return
-            for half in (block[: len(block) // 2], block[len(block) // 2 :]):
-                self._priced(half, gpu, execution, host, rows, workload, columns, reasons)
+            for one in np.unique(place).tolist():
+                if len(together.places) == 1:
+                    reasons.say(rows, str(error))
+                    return
+                its = place == one
+                part = _Block(block.first + one, block.workloads[one : one + 1],
+                              merged([self._opened(block.first + one)], execution))  # fmt: skip
+                self._priced(part, gpu, execution, host, rows[its], place[its] * 0, columns, reasons)
             return
         costs = host_of(gpu, host)
         passes = replace(passes_of(ready, priced, np.arange(len(priced.priced)), costs), phase_of=together.phase_of)
         phases = Phases(priced, together.workload_of, execution, gpu)
-        place = np.searchsorted(places, workload[its - rows[0]])
-        found = settled(phases, passes, place, columns["clock_asked_mhz"][its], columns["power_limit_w"][its])
+        workload = np.array([together.places.get(one, -1) for one in range(len(block.workloads))])[place]
+        found = settled(phases, passes, workload, columns["clock_asked_mhz"][rows], columns["power_limit_w"][rows])
         for name, column in found.items():
-            columns[name][its] = column
-        columns["provenance"][its] = _worst(together, passes, priced.priced.provenance)[place]
-        columns["power_provenance"][its] = PROVENANCES.index(priced.priced.power.provenance)
-        _add_derived(columns, its, self.site)
+            columns[name][rows] = column
+        columns["provenance"][rows] = _worst(together, passes, priced.priced.provenance)[workload]
+        columns["power_provenance"][rows] = PROVENANCES.index(priced.priced.power.provenance)
+        _add_derived(columns, rows, self.site)
 
     def _gpu(self, codes: Mapping[str, Ints], row: int) -> Gpu | str:
         """The GPU of a point, or why there is none."""
@@ -203,21 +228,31 @@ class InferenceEvaluator:
                 kept.popitem(last=False)
         return kept[key]
 
-    def _lowered(self, execution: Execution, codes: Mapping[str, Ints], row: int) -> Lowered | str:
-        """The workload of a point, opened and lowered for any GPU, or why it can't be."""
-        values = self._values(self.asked, codes, row)
-        key = (execution, *values.items())
-        kept = self._kept
-        if key not in kept.lowered:
-            try:
-                lowered: Lowered | str = compact(self.open(values), execution)
-            except InputError as error:
-                lowered = str(error)
-            kept.lowered[key] = lowered
-            kept.rows += _rows(lowered)
-            while kept.rows > _ROWS_KEPT and len(kept.lowered) > 1:
-                kept.rows -= _rows(kept.lowered.popitem(last=False)[1])
-        return kept.lowered[key]
+    def _block(self, execution: Execution, number: int) -> _Block:
+        """Workloads that follow one another in the space, opened and lowered together."""
+        kept, key = self._kept.blocks, (execution, number)
+        if key not in kept:
+            first, last = number * _TOGETHER, math.prod(len(self.space.axis(name).values) for name in self.asked)
+            workloads = [self._opened(one) for one in range(first, min(first + _TOGETHER, last))]
+            kept[key] = _Block(first, [one if isinstance(one, str) else replace(one, tables={}) for one in workloads],
+                               merged(workloads, execution))  # fmt: skip
+            self._kept.rows += kept[key].rows
+            while self._kept.rows > _ROWS_KEPT and len(kept) > 1:
+                self._kept.rows -= kept.popitem(last=False)[1].rows
+        return kept[key]
+
+    def _opened(self, number: int) -> Workload | str:
+        """A workload by its number among all that are asked of the model, or why it can't be."""
+        places = (
+            np.unravel_index(number, tuple(len(self.space.axis(name).values) for name in self.asked))
+            if self.asked
+            else ()
+        )
+        values = {name: self.space.axis(name).values[place] for name, place in zip(self.asked, places, strict=True)}
+        try:
+            return self.open({name: value for name, value in values.items() if value is not None})
+        except InputError as error:
+            return str(error)
 
     def open(self, asked: Mapping[str, Any]) -> Workload:
         """The workload of what is asked of the model."""
@@ -249,20 +284,6 @@ def _add_derived(columns: dict[str, Any], rows: Ints, site: Site) -> None:
             columns["cost"][rows] = counted.cost
         if counted.carbon_g_co2e is not None:
             columns["carbon_g_co2e"][rows] = counted.carbon_g_co2e
-
-
-def _rows(lowered: Lowered | str) -> int:
-    return 1 if isinstance(lowered, str) else 20 + sum(len(table) for table in lowered.tables.values())
-
-
-def _block(parts: list[tuple[int, Lowered]]) -> tuple[list[tuple[int, Lowered]], list[tuple[int, Lowered]]]:
-    """The first of `parts` that are priced together, and the others."""
-    total = 0
-    for end, (_, lowered) in enumerate(parts):
-        total += _rows(lowered)
-        if end and total > _ROWS_AT_ONCE:
-            return parts[:end], parts[end:]
-    return parts, []
 
 
 def _worst(together: Merged, passes: Passes, provenance: Ints) -> Ints:

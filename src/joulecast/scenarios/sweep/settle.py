@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from joulecast.scenarios.pricing import Rows, waiting_j
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
+Array = npt.NDArray[Any]
 
 #: What may bound a point; the same again, with the power limit beside it.
 WORDS = (*BOUNDS, "host")
@@ -47,7 +49,7 @@ class Phases:
     gpu: Gpu
 
 
-def settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, limit_w: Floats) -> dict[str, Floats]:
+def settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, limit_w: Floats) -> dict[str, Array]:
     """Figures of points.
 
     Parameters
@@ -77,7 +79,7 @@ def settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, l
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _portions(rows: Floats) -> Iterator[slice]:
+def _portions(rows: Array) -> Iterator[slice]:
     """Runs of points of at most `_AT_ONCE` operations together."""
     ends = np.cumsum(rows)
     start = 0
@@ -88,7 +90,7 @@ def _portions(rows: Floats) -> Iterator[slice]:
         start = end
 
 
-def _settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, limit_w: Floats) -> dict[str, Floats]:
+def _settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, limit_w: Floats) -> dict[str, Array]:
     n = workload.size
     of_workload = np.bincount(phases.workload_of)
     starts = np.cumsum(of_workload) - of_workload
@@ -99,8 +101,8 @@ def _settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, 
     runs = run_phases(again, clock_mhz[point], limit_w[point])
     execution, power = phases.execution, passes.priced.power
     waiting = waiting_j(execution, phases.gpu, power, runs.time_s, runs.clock_mhz)
-    time_s = np.bincount(point, weights=runs.time_s)
-    energy_j = np.bincount(point, weights=(runs.energy_j + waiting) * execution.tp)
+    time_s = np.asarray(np.bincount(point, weights=runs.time_s), dtype=np.float64)
+    energy_j = np.asarray(np.bincount(point, weights=(runs.energy_j + waiting) * execution.tp), dtype=np.float64)
 
     def share(weights: Floats) -> Floats:
         return np.asarray(np.bincount(point, weights=weights, minlength=n) / time_s)
@@ -113,7 +115,7 @@ def _settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, 
     known = load_intervals()
     time_width = combined((1 - hosted) * kernels, hosted * known.host, known.model)
     power_width = (1 - capped) * power.spread90 + capped * known.capped_power
-    out: dict[str, Floats] = {}
+    out: dict[str, Array] = {}
     figures = (("time_s", time_s, time_width), ("power_w", energy_j / time_s, power_width),
                ("energy_j", energy_j, combined(time_width, power_width)))  # fmt: skip
     for name, value, width in figures:
