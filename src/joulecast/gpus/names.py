@@ -110,6 +110,7 @@ def index() -> Index:
     return Index(entries, by_name, frozenset(open_names))
 
 
+@functools.lru_cache(maxsize=1024)
 def find(name: str) -> tuple[Entry, str]:
     """The catalogue entry that `name` means, and a note if the name leaves something open.
 
