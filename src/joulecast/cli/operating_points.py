@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from joulecast.cli import footprint
 from joulecast.cli import page as pages
-from joulecast.cli.rows import Money, Outcome, marks
+from joulecast.cli.rows import Outcome, marks
 from joulecast.reports import text
 from joulecast.reports.tables import Block, Facts, Heading, Table
 from joulecast.scenarios import summary
+from joulecast.scenarios.footprint import Site
 from joulecast.scenarios.prediction import Prediction
 
 
-def page(outcomes: Sequence[Outcome], money: Money | None) -> list[Block]:
+def page(outcomes: Sequence[Outcome], site: Site | None) -> list[Block]:
     """One table a GPU, a row for each clock and limit."""
     blocks: list[Block] = []
     best = marks(outcomes)
@@ -24,7 +26,7 @@ def page(outcomes: Sequence[Outcome], money: Money | None) -> list[Block]:
         blocks.append(Heading(question, label))
         blocks.append(_table(mine))
         if len(answered) > 1:
-            blocks.append(Facts(tuple(_optima(mine, answered, money))))
+            blocks.append(Facts(tuple(_optima(mine, answered, site))))
     return blocks + pages.remarks([one.prediction for one in outcomes if one.prediction is not None])
 
 
@@ -59,7 +61,7 @@ def _table(points: Sequence[tuple[Outcome, dict[str, bool]]]) -> Table:
 
 
 def _optima(
-    points: Sequence[tuple[Outcome, dict[str, bool]]], answered: Sequence[Prediction], money: Money | None
+    points: Sequence[tuple[Outcome, dict[str, bool]]], answered: Sequence[Prediction], site: Site | None
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     fast, thrifty = summary.fastest(answered), summary.thriftiest(answered)
     for label, chosen in (("fastest", fast), ("fewest joules", thrifty)):
@@ -67,9 +69,8 @@ def _optima(
         pieces = [f"{text.whole(point.asked['clock_asked_mhz'])} MHz, {text.whole(point.asked['power_limit_w'])} W:"]
         pieces.append(f"{text.duration(chosen.time_s)} {pages.half(chosen, 'time_s')},")
         pieces.append(f"{text.energy(chosen.energy_j)} {pages.half(chosen, 'energy_j')}")
-        if money is not None:
-            cost = summary.cost_per_million_tokens(chosen, money.price_per_kwh)
-            pieces.append(f"{text.significant(cost)} {money.currency} a million {pages.unit_of(chosen)}s")
+        if site is not None:
+            pieces += footprint.pieces(chosen, site, pages.unit_of(chosen))
         if chosen is thrifty and thrifty is not fast:
             slower, saved = summary.traded(thrifty, fast)
             pieces.append(f"({text.percent(saved)} less energy for {text.percent(slower)} more time)")

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from joulecast.cli.rows import Money, Outcome, kernel_rows
+from joulecast.cli import footprint
+from joulecast.cli.rows import Outcome, kernel_rows
 from joulecast.reports import text
 from joulecast.reports.tables import Block, Facts, Heading, Table
 from joulecast.scenarios import summary
+from joulecast.scenarios.footprint import Site
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
 
 #: Narrow spelling of what bounds a phase.
 _SHORT_BOUND = {"special functions": "SFU", "shared memory": "shared mem"}
 
 
-def single(prediction: Prediction, money: Money | None, *, top: int, kernels: bool) -> list[Block]:
+def single(prediction: Prediction, site: Site | None, *, top: int, kernels: bool) -> list[Block]:
     """The page of one prediction."""
     blocks: list[Block] = [
         Heading(question(prediction), _hardware(prediction)),
         _figures_table(prediction),
         _bounds_table(prediction.phases),
-        _energy_facts(prediction, money, top),
+        _energy_facts(prediction, top),
+        *([] if site is None else [footprint.facts(prediction, site, unit_of(prediction))]),
         _closing_facts(prediction),
     ]
     if kernels:
@@ -28,7 +31,7 @@ def single(prediction: Prediction, money: Money | None, *, top: int, kernels: bo
     return blocks + remarks([prediction])
 
 
-def comparison(outcomes: Sequence[Outcome], money: Money | None, *, kernels: bool) -> list[Block]:
+def comparison(outcomes: Sequence[Outcome], site: Site | None, *, kernels: bool) -> list[Block]:
     """Several GPUs side by side, those without an answer with their reason."""
     answered = [outcome.prediction for outcome in outcomes if outcome.prediction is not None]
     blocks: list[Block] = []
@@ -38,12 +41,14 @@ def comparison(outcomes: Sequence[Outcome], money: Money | None, *, kernels: boo
         blocks += [
             Heading(question(answered[0])),
             _side_figures(outcomes, unit),
-            _side_costs(answered, unit, money),
+            _side_costs(answered, unit, site),
         ]
         if len(answered) > 1:
             blocks.append(Facts((("fastest", (gpu_label(fast),)), ("fewest joules", (gpu_label(thrifty),)))))
     for p in answered if kernels else ():
         blocks += [Heading(f"launches on {p.gpu}"), kernel_table(p)]
+    if site is not None:
+        blocks.append(footprint.remarks(site))
     return blocks + remarks(answered)
 
 
@@ -167,7 +172,7 @@ def _side_figures(outcomes: Sequence[Outcome], unit: str) -> Table:
     return Table(headers, tuple(rows), "lrmrrmr", tuple("" if o.prediction else "red" for o in outcomes))
 
 
-def _side_costs(predictions: Sequence[Prediction], unit: str, money: Money | None) -> Table:
+def _side_costs(predictions: Sequence[Prediction], unit: str, site: Site | None) -> Table:
     rows = []
     for p in predictions:
         row = [
@@ -175,29 +180,26 @@ def _side_costs(predictions: Sequence[Prediction], unit: str, money: Money | Non
             text.significant(p.energy_per_token_j),
             text.energy(summary.energy_per_million_tokens_j(p)),
         ]
-        if money is not None:
-            row.append(text.significant(summary.cost_per_million_tokens(p, money.price_per_kwh)))
+        if site is not None:
+            row += footprint.side_cells(p, site)
         needed, available = text.gigabytes(p.memory.needed_gb), text.gigabytes(p.memory.available_gb)
         row += [short_bound(p.bound_by), f"{needed}/{available}" if p.memory.fits else f"{needed} > {available}"]
         rows.append(tuple(row))
-    cost = (f"{money.currency}/M",) if money is not None else ()
+    cost = () if site is None else footprint.side_headers(site)
     headers = ("", f"J/{unit}", f"{'energy' if unit == 'token' else 'J'}/M", *cost, "bound by", "memory, GB")
     styles = tuple("" if p.memory.fits else "red" for p in predictions)
     return Table(headers, tuple(rows), f"lrr{'r' * len(cost)}lr", styles)
 
 
-def _energy_facts(prediction: Prediction, money: Money | None, top: int) -> Facts:
+def _energy_facts(prediction: Prediction, top: int) -> Facts:
     items = [
         ("  by family", _share_texts({_spelled(name): joules for name, joules in prediction.families.items()}, 8)),
         ("  by module", _share_texts(prediction.modules, 10)),
     ]
     if top:
         items.append(("  by layer", _share_texts(prediction.layers, top)))
-    per_million = [text.energy(summary.energy_per_million_tokens_j(prediction))]
-    if money is not None:
-        cost = text.significant(summary.cost_per_million_tokens(prediction, money.price_per_kwh))
-        per_million.append(f"{cost} {money.currency} at {money.price_per_kwh:g} a kWh")
-    items.append((f"  per M {unit_of(prediction)}s", tuple(per_million)))
+    per_million = text.energy(summary.energy_per_million_tokens_j(prediction))
+    items.append((f"  per M {unit_of(prediction)}s", (per_million,)))
     return Facts(tuple(items), title="where the joules go", label_width=16)
 
 

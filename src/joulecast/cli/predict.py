@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast.cli import options
+from joulecast.cli import footprint_options, options
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.errors import InfeasibleError, InputError, JoulecastError, shortened
 
 if TYPE_CHECKING:
-    from joulecast.cli.rows import Money, Outcome
+    from joulecast.cli.rows import Outcome
 
 LAUNCH_MODES = ("eager", "compiled", "cuda_graph")
 ATTENTIONS = ("fused", "eager")
@@ -52,8 +52,14 @@ def predict(
     temperature: Annotated[str | None, _option("--temperature", "C", "Of the GPU, for its leakage.")] = None,
     host_us: Annotated[str | None, _option("--host-us-per-launch", "US", "Host time a launch.")] = None,
     set_: options.Changes = None,
-    price: Annotated[str | None, _option("--price", "MONEY", "Price of a kWh.")] = None,
-    currency: Annotated[str, typer.Option("--currency", metavar="NAME", help="Currency of the price.")] = "USD",
+    price: footprint_options.Price = None,
+    currency: footprint_options.Currency = "USD",
+    carbon: footprint_options.Carbon = None,
+    region: footprint_options.Region = None,
+    pue: footprint_options.Pue = None,
+    host_w: footprint_options.HostW = None,
+    host_share: footprint_options.HostShare = None,
+    start: footprint_options.Start = None,
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Price it even if it does not fit.")] = False,
     top: Annotated[str, typer.Option("--top", metavar="N", help="Layers to show.")] = "6",
     kernels: Annotated[bool, typer.Option("--kernels", help="List every launch.")] = False,
@@ -99,7 +105,10 @@ def predict(
     clocks = options.numbers("--clock", clock, "MHz") or (None,)
     limits = options.numbers("--power-limit", power_limit, "W", example="200:400:50") or (None,)
     points = _points(clocks, limits)
-    money = _money(price, currency)
+    site = footprint_options.site(
+        price=price, currency=currency, carbon=carbon, region=region, pue=pue, host_w=host_w, host_share=host_share,
+        start=start,
+    )  # fmt: skip
     workload, outcomes = _outcomes(source, names, points, _given(model), _given(run))
 
     from joulecast.cli import operating_points, rows
@@ -107,16 +116,16 @@ def predict(
 
     def page() -> list[Any]:
         if len(points) > 1:
-            return operating_points.page(outcomes, money)
+            return operating_points.page(outcomes, site)
         if len(outcomes) == 1 and outcomes[0].prediction is not None:
-            return pages.single(outcomes[0].prediction, money, top=layers, kernels=kernels)
-        return pages.comparison(outcomes, money, kernels=kernels)
+            return pages.single(outcomes[0].prediction, site, top=layers, kernels=kernels)
+        return pages.comparison(outcomes, site, kernels=kernels)
 
     give(
         Answer(
             page,
-            lambda: rows.document(outcomes, workload, money, kernels=kernels),
-            lambda: rows.kernel_csv_rows(outcomes) if kernels else rows.csv_rows(outcomes, workload, money),
+            lambda: rows.document(outcomes, workload, site, kernels=kernels),
+            lambda: rows.kernel_csv_rows(outcomes) if kernels else rows.csv_rows(outcomes, workload, site),
         ),
         form,
         output,
@@ -130,16 +139,6 @@ def add_to(app: typer.Typer) -> None:
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _money(price: str | None, currency: str) -> Money | None:
-    from joulecast.cli.rows import Money
-
-    if not (currency.isprintable() and 0 < len(currency.strip()) <= 8):
-        raise InputError("--currency takes a short name, such as EUR")
-    if price is None:
-        return None
-    return Money(options.real("--price", price, "money a kWh", zero=True, example="0.20") or 0.0, currency.strip())
 
 
 #: More points than this are work for `joulecast sweep`.

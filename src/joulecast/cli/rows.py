@@ -6,19 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from joulecast.cli import footprint
 from joulecast.scenarios import summary
+from joulecast.scenarios.footprint import Site
 from joulecast.scenarios.prediction import FIGURES, PhasePrediction, Prediction
 
 #: Interval of the figures that carry one.
 INTERVAL_LEVEL = 0.9
-
-
-@dataclass(frozen=True)
-class Money:
-    """Price of electricity and its currency."""
-
-    price_per_kwh: float
-    currency: str
 
 
 @dataclass(frozen=True)
@@ -31,13 +25,13 @@ class Outcome:
     asked: Mapping[str, float | None] = field(default_factory=dict)
 
 
-def total_row(prediction: Prediction, money: Money | None) -> dict[str, Any]:
+def total_row(prediction: Prediction, site: Site | None) -> dict[str, Any]:
     """The figures over all phases, by name with unit."""
     phases = prediction.phases
     return {
         "phase": "total",
         "passes": None,
-        **_figures(prediction, money),
+        **_figures(prediction, site, prediction.gpu_count),
         "tokens_in": summary.total(phase.tokens_in for phase in phases),
         "tokens_out": summary.total(phase.tokens_out for phase in phases),
         "bound_by": prediction.bound_by,
@@ -53,19 +47,21 @@ def total_row(prediction: Prediction, money: Money | None) -> dict[str, Any]:
     }
 
 
-def phase_row(phase: PhasePrediction, money: Money | None) -> dict[str, Any]:
-    """The figures of one phase, by the same names as `total_row`."""
+def phase_row(phase: PhasePrediction, site: Site | None, gpu_count: int = 1, offset_s: float = 0.0) -> dict[str, Any]:
+    """The figures of one phase, by the same names as `total_row`; it begins `offset_s` after the whole."""
     own = ("tokens_in", "tokens_out", "bound_by", "clock_mhz", "throttled", "gpu_time_s", "host_time_s", "idle_share")
     work = ("flop", "dram_bytes", "peak_flop_share", "peak_dram_share")
     return {
         "phase": phase.phase,
         "passes": phase.passes,
-        **_figures(phase, money),
+        **_figures(phase, site, gpu_count, offset_s),
         **{name: getattr(phase, name) for name in (*own, *work)},
     }
 
 
-def _figures(part: Prediction | PhasePrediction, money: Money | None) -> dict[str, Any]:
+def _figures(
+    part: Prediction | PhasePrediction, site: Site | None, gpu_count: int, offset_s: float = 0.0
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for figure in FIGURES:
         lower, upper = part.intervals[figure]
@@ -73,13 +69,12 @@ def _figures(part: Prediction | PhasePrediction, money: Money | None) -> dict[st
     found["tokens_per_s"] = part.tokens_per_s
     found["energy_per_token_j"] = part.energy_per_token_j
     found["energy_per_million_tokens_j"] = summary.energy_per_million_tokens_j(part)
-    if money is not None:
-        found["cost_per_million_tokens"] = summary.cost_per_million_tokens(part, money.price_per_kwh)
-        found["currency"] = money.currency
+    if site is not None:
+        found |= footprint.figures(part, site, gpu_count, offset_s)
     return found
 
 
-def document(outcomes: Sequence[Outcome], workload: str, money: Money | None, *, kernels: bool) -> dict[str, Any]:
+def document(outcomes: Sequence[Outcome], workload: str, site: Site | None, *, kernels: bool) -> dict[str, Any]:
     """The JSON document of ``joulecast predict --json``."""
     from joulecast import __version__
 
@@ -89,7 +84,7 @@ def document(outcomes: Sequence[Outcome], workload: str, money: Money | None, *,
         "joulecast": __version__,
         "workload": workload,
         "interval_level": INTERVAL_LEVEL,
-        "predictions": [_document_of(one, money, kernels, mark) for one, mark in zip(outcomes, best, strict=True)],
+        "predictions": [_document_of(one, site, kernels, mark) for one, mark in zip(outcomes, best, strict=True)],
     }
 
 
@@ -108,7 +103,7 @@ def marks(outcomes: Sequence[Outcome]) -> list[dict[str, bool]]:
     return found
 
 
-def _document_of(outcome: Outcome, money: Money | None, kernels: bool, mark: dict[str, bool]) -> dict[str, Any]:
+def _document_of(outcome: Outcome, site: Site | None, kernels: bool, mark: dict[str, bool]) -> dict[str, Any]:
     p = outcome.prediction
     if p is None:
         return {"gpu": outcome.gpu, **outcome.asked, "error": outcome.error}
@@ -120,8 +115,8 @@ def _document_of(outcome: Outcome, money: Money | None, kernels: bool, mark: dic
         "gpu_count": p.gpu_count,
         "power_limit_w": p.power_limit_w,
         "question": dict(p.info),
-        "total": total_row(p, money),
-        "phases": [phase_row(phase, money) for phase in p.phases],
+        "total": total_row(p, site),
+        "phases": _phase_rows(p, site),
         "memory": {
             "weights_gb": p.memory.weights_gb,
             "kv_cache_gb": p.memory.kv_cache_gb,
@@ -140,12 +135,14 @@ def _document_of(outcome: Outcome, money: Money | None, kernels: bool, mark: dic
         "notes": list(p.notes),
         "warnings": list(p.warnings),
     }
+    if site is not None:
+        found["footprint"] = footprint.described(site)
     if kernels:
         found["kernels"] = kernel_rows(p)
     return found
 
 
-def csv_rows(outcomes: Sequence[Outcome], workload: str, money: Money | None) -> list[dict[str, Any]]:
+def csv_rows(outcomes: Sequence[Outcome], workload: str, site: Site | None) -> list[dict[str, Any]]:
     """One row a GPU and phase, with its total last; one row with the reason where there is no prediction."""
     rows: list[dict[str, Any]] = []
     for outcome, mark in zip(outcomes, marks(outcomes), strict=True):
@@ -163,11 +160,13 @@ def csv_rows(outcomes: Sequence[Outcome], workload: str, money: Money | None) ->
             **{name: value for name, value in outcome.asked.items() if name != "power_limit_w"},
             **mark,
         }
-        rows += [
-            {**shared, **row, **memory}
-            for row in (*(phase_row(phase, money) for phase in p.phases), total_row(p, money))
-        ]
+        rows += [{**shared, **row, **memory} for row in (*_phase_rows(p, site), total_row(p, site))]
     return rows
+
+
+def _phase_rows(prediction: Prediction, site: Site | None) -> list[dict[str, Any]]:
+    count = prediction.gpu_count
+    return [phase_row(phase, site, count, begins_s) for phase, begins_s in footprint.phases(prediction)]
 
 
 def kernel_rows(prediction: Prediction) -> list[dict[str, Any]]:

@@ -62,7 +62,8 @@ def unrolled(count: Floats, paths: Sequence[str]) -> Order:
     another) each has its share of the rounds: one after the other, but attentions, which models alternate, evenly
     mixed.
     """
-    rows, repeats, rounds, weights, blocks = [], [], [], [], []
+    runs_of: list[Places] = []
+    repeats, rounds, weights, blocks = [], [], [], []
     for number, (start, stop, prefix) in enumerate(_blocks(count, paths)):
         often = max(1, math.ceil(float(count[start:stop].max(initial=0.0)) - 1e-9))
         first = _after_siblings(prefix, paths[:start])
@@ -79,17 +80,17 @@ def unrolled(count: Floats, paths: Sequence[str]) -> Order:
                 its = _spread(taken, runs, often)
             else:
                 its = (taken + np.arange(runs)) % often
-            rows.append(np.full(runs, row))
+            runs_of.append(np.full(runs, row))
             rounds.append(its)
             repeats.append(its + first if prefix else np.full(runs, -1))
             weights.append(np.full(runs, float(count[row]) / runs))
             blocks.append(np.full(runs, number))
-    if not rows:
+    if not runs_of:
         return Order(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0))
-    row = np.concatenate(rows)
-    order = np.lexsort((row, np.concatenate(rounds), np.concatenate(blocks)))
+    which = np.concatenate(runs_of)
+    order = np.lexsort((which, np.concatenate(rounds), np.concatenate(blocks)))
     return Order(
-        row[order].astype(np.intp), np.concatenate(repeats)[order].astype(np.intp), np.concatenate(weights)[order]
+        which[order].astype(np.intp), np.concatenate(repeats)[order].astype(np.intp), np.concatenate(weights)[order]
     )
 
 
