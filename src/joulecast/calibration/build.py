@@ -54,10 +54,16 @@ def _build(folder: Path, out: Path, stages: tuple[str, ...], tell: Callable[[str
         for gpu, time in fit_kernels(folder, tell=tell).items():
             _write(out, replace(_read(out, gpu), time=time))
     if "corrections" in stages:
-        for model, scores in train_corrections(folder, lambda gpu: _read(out, gpu).time, tell):
-            write_correction(model, out / f"correction_{model.family}.npz")
-            load_correction.cache_clear()
-            for one in scores:
+        batches = list(sound(read_kernel_tables(folder, tuple(families()))))
+        energies = fit_kernel_power(batches, corrections={})  # not what an earlier build had learnt
+        for found in train_corrections(folder, lambda gpu: _read(out, gpu).time, energies, tell):
+            for gpu, again in found.fits.items():
+                kept = _read(out, gpu)
+                _write(out, replace(kept, time={**kept.time, **again}))
+            if found.model is not None:
+                write_correction(found.model, out / f"correction_{found.model.family}.npz")
+                load_correction.cache_clear()
+            for one in found.scores:
                 kept = _read(out, one.gpu)
                 better = replace(kept.time[one.key], error=one.error, spread90=one.spread90)
                 _write(out, replace(kept, time={**kept.time, one.key: better}))

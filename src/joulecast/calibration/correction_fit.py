@@ -50,8 +50,8 @@ class CorrectionBatch:
         Efficiencies of each group of `work`, as they will be when the correction is used.
     time_s : ndarray, shape (n,)
         Measured times. [s]
-    clock_mhz : float
-        Core clock of the measurement. [MHz]
+    clock_mhz : float or ndarray, shape (n,)
+        Core clock of each row. [MHz]
     weight : float
         Weight of each row.
     """
@@ -61,7 +61,7 @@ class CorrectionBatch:
     engine: str
     per_group: list[TimeCoefficients]
     time_s: Floats
-    clock_mhz: float
+    clock_mhz: float | Floats
     weight: float = 1.0
 
 
@@ -211,6 +211,7 @@ def _kernel_s(batch: CorrectionBatch) -> tuple[Floats, npt.NDArray[np.bool_]]:
         np.array([getattr(one, name) for one in batch.per_group])[batch.work.group] * 1e-6
         for name in ("host_us", "host_lead_us")
     )
+    host = host * batch.work.host_steps
     hidden = batch.time_s <= 1.1 * np.maximum(host, lead)
     reached = batch.time_s * np.maximum(1.0 - (host / batch.time_s) ** 8, 0.0) ** 0.125
     bound = np.maximum(0.85 * batch.time_s - lead, 0.1 * batch.time_s)

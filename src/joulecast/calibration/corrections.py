@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,18 +16,22 @@ from typing import Any
 
 import numpy as np
 
+from joulecast.calibration.audit import sound
 from joulecast.calibration.conformal import conformal_quantile
 from joulecast.calibration.correction_fit import CorrectionBatch, fit_correction
-from joulecast.calibration.kernels import Pool, fit_pool, pools, predicted_s
-from joulecast.calibration.time_fit import HOST_PARAMETERS, Floats, take_work
+from joulecast.calibration.kernels import FOLDS, Pool, fit_pool, pools_of, predicted_s
+from joulecast.calibration.power_fit import fit_kernel_power
+from joulecast.calibration.settled import with_clocks
+from joulecast.calibration.tables import Measured, read_kernel_tables
+from joulecast.calibration.time_fit import Floats, hosted_s, take_work
 from joulecast.coefficients import transfer
 from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.likeness import unlikeness
-from joulecast.coefficients.schema import TimeCoefficients
+from joulecast.coefficients.schema import PowerCoefficients, TimeCoefficients
 from joulecast.gpus import gpu_names
 from joulecast.kernels.registry import families
 from joulecast.physics.correction import correction_factor
-from joulecast.physics.timing import duration_s, measured_s, module_times, parameters_by_row
+from joulecast.physics.timing import duration_s, module_times, parameters_by_row
 
 Fits = Mapping[str, TimeCoefficients]
 
@@ -38,6 +43,9 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 #: A group with so many rows gets a network of its own.
 FEWEST_ROWS_OF_PART = 8_000
+
+#: Rows of one pool that the correction of a first round is trained on.
+DRAFT_ROWS = 6_000
 
 #: Fewer measured rows than this teach a correction nothing.
 FEWEST_ROWS = 400
@@ -92,7 +100,7 @@ def batch_of(pool: Pool, fits: Fits, rows: Any = None) -> CorrectionBatch | None
         engine=part.key.split("/", 1)[1],
         per_group=[fits.get(group, TimeCoefficients()) for group in part.work.groups],
         time_s=part.time_s,
-        clock_mhz=part.gpu.clock_max_mhz,
+        clock_mhz=part.clock_mhz,
         weight=float(chosen.size) ** -0.5,
     )
 
@@ -149,14 +157,15 @@ def _only(batch: CorrectionBatch, group: str) -> CorrectionBatch | None:
         work=replace(take_work(batch.work, rows), groups=(group,), group=np.zeros(rows.size, dtype=np.intp)),
         per_group=[batch.per_group[code]],
         time_s=batch.time_s[rows],
+        clock_mhz=np.broadcast_to(batch.clock_mhz, batch.time_s.shape)[rows],
         weight=float(rows.size) ** -0.5,
     )
 
 
 def score(model: CorrectionModel, pool: Pool, fits: Fits, *, exclude: tuple[str, ...] = ()) -> list[Corrected]:
-    """Errors of `model` on the rows of fold 0 of a pool, by group."""
+    """Errors of `model` on the rows of fold 0 of a pool that no limit slowed down, by group."""
     out = []
-    left = pool.take((pool.fold == 0) & ~pool.capped)
+    left = pool.take((pool.fold == 0) & pool.at_highest)
     plain = predicted_s(left, dict(fits))
     for code, group in enumerate(left.work.groups):
         rows = np.flatnonzero((left.work.group == code) & np.isfinite(plain))
@@ -168,7 +177,7 @@ def score(model: CorrectionModel, pool: Pool, fits: Fits, *, exclude: tuple[str,
         factor, distance = correction_factor(model, work, times, left.gpu, engine=engine, exclude=exclude)
         seconds = factor * duration_s(times, left.gpu, left.gpu.clock_max_mhz)
         if left.host_bound:
-            seconds = measured_s(seconds, *(getattr(one, name) for name in HOST_PARAMETERS))
+            seconds = hosted_s(work, seconds, one.host_us, one.host_lead_us)
         truth = left.time_s[rows]
         key = f"{left.key}/{group}"
         out.append(Corrected(left.gpu.name, key, plain[rows] / truth - 1, seconds / truth - 1, distance))
@@ -198,10 +207,77 @@ def family_kinds() -> dict[str, tuple[str, ...]]:
     return dict(sorted(found.items()))
 
 
+@dataclass(frozen=True)
+class TrainedFamily:
+    """What was learnt of one family.
+
+    Attributes
+    ----------
+    model : CorrectionModel or None
+        Trained on all shapes; None where too little was measured.
+    scores : list of Corrected
+        Errors of a model that had not seen the shapes.
+    fits : mapping of str to mapping
+        Efficiencies by ``family/engine/group``, by GPU, of pools with rows that the power limit slowed down: fitted
+        again once their clocks were found out.
+    """
+
+    model: CorrectionModel | None
+    scores: list[Corrected]
+    fits: Mapping[str, dict[str, TimeCoefficients]]
+
+
+def at_their_clocks(
+    batches: Sequence[Measured], power: Mapping[str, PowerCoefficients], most_rows: int, *,
+    held_out: bool = False, draft_rows: int = DRAFT_ROWS, fold: int = 0,
+    known: Mapping[str, Fits] | None = None,
+) -> list[tuple[Pool, Fits]]:  # fmt: skip
+    """Pools of one family with fits of their groups, every row at the clock that it ran at.
+
+    A first round leaves out what the power limit surely slowed down. From its times, and power learnt beside them,
+    the clocks follow; then all rows tell of times.
+
+    Parameters
+    ----------
+    batches : sequence of Measured
+    power : mapping of str to PowerCoefficients
+        Energies, by GPU: rows under load of others keep the highest clock.
+    most_rows : int
+        Rows of one batch at most.
+    held_out : bool
+        Leave the shapes of fold 0 out of what is learnt on the way.
+    draft_rows : int
+        Rows of one pool that the correction of the first round is trained on.
+    fold : int
+        Hash fold that counts as fold 0.
+    known : mapping of str to mapping, optional
+        Fits of the first round by ``family/engine/group``, by GPU, where they were made already.
+    """
+
+    def pooled_all(given: Sequence[Measured]) -> list[Pool]:
+        return [replace(one, fold=((one.fold - fold) % FOLDS).astype(np.intp)) for one in pools_of(given, most_rows)]
+
+    first = pooled_all(batches)
+    measured = [(one, fit_pool(one) if known is None else _of_pool(known[one.gpu.name], one)) for one in first]
+    if not any(one.gpu in power and one.timing_mode == "sustained" for one in batches):
+        return measured
+    draft = train(measured, held_out=held_out, most_rows=draft_rows)
+    time: dict[str, dict[str, TimeCoefficients]] = defaultdict(dict)
+    for pool, fits in measured:
+        time[pool.gpu.name].update({f"{pool.key}/{group}": one for group, one in fits.items()})
+    family = first[0].key.split("/", 1)[0]
+    clocked = with_clocks(batches, power, time, {} if draft is None else {family: draft})
+    out = []
+    for pool, (_, fits) in zip(pooled_all(clocked), measured, strict=True):
+        slowed = bool((pool.clock_mhz < pool.gpu.clock_max_mhz).any())
+        out.append((pool, fit_pool(pool) if slowed else fits))
+    return out
+
+
 def train_corrections(
-    folder: Path, fits_of: Callable[[str], Fits], tell: Callable[[str], None] = lambda _: None,
-    names: tuple[str, ...] = (),
-) -> Iterator[tuple[CorrectionModel, list[Corrected]]]:  # fmt: skip
+    folder: Path, fits_of: Callable[[str], Fits], power: Mapping[str, PowerCoefficients] = MappingProxyType({}),
+    tell: Callable[[str], None] = lambda _: None, names: tuple[str, ...] = (),
+) -> Iterator[TrainedFamily]:  # fmt: skip
     """The correction of each family that enough was measured of, with the errors that left-out shapes had.
 
     Parameters
@@ -209,7 +285,9 @@ def train_corrections(
     folder : Path
         The data folder.
     fits_of : callable
-        Efficiencies of a GPU by ``family/engine/group``, as they will be when the correction is used.
+        Efficiencies of a GPU by ``family/engine/group``, as bursts and rows that were not throttled show them.
+    power : mapping of str to PowerCoefficients
+        Energies by GPU, which tell at which clock rows under load ran.
     tell : callable
         Gets a line for each GPU, engine and group.
     names : tuple of str
@@ -217,31 +295,34 @@ def train_corrections(
 
     Yields
     ------
-    CorrectionModel, list of Corrected
-        The model was trained on all shapes, the errors are those of a model that had not seen theirs.
+    TrainedFamily
     """
     wanted = [name for name in family_kinds() if not names or name in names]
     fits = {name: dict(fits_of(name)) for name in gpu_names()}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=get_context("spawn")) as workers:
-        for found in workers.map(_train_family, wanted, repeat(folder), repeat(fits)):
-            if found is None:
-                continue
-            model, scores = found
-            for one in scores:
+        for found in workers.map(_train_family, wanted, repeat(folder), repeat(fits), repeat(dict(power))):
+            for one in found.scores:
                 tell(one.line())
-            yield model, scores
+            yield found
 
 
-def _train_family(name: str, folder: Path, fits: Mapping[str, Fits]) -> tuple[CorrectionModel, list[Corrected]] | None:
+def _train_family(
+    name: str, folder: Path, fits: Mapping[str, Fits], power: Mapping[str, PowerCoefficients]
+) -> TrainedFamily:
     """One family in a process of its own."""
-    kinds = family_kinds()[name]
-    measured = [(pool, _of_pool(fits[pool.gpu.name], pool)) for pool in pools(folder, kinds, ROWS_OF_BATCH)]
+    batches = list(sound(read_kernel_tables(folder, family_kinds()[name])))
+    measured = at_their_clocks(batches, power, ROWS_OF_BATCH, known=fits)
+    again: dict[str, dict[str, TimeCoefficients]] = defaultdict(dict)
+    for pool, known in measured:
+        if (pool.clock_mhz < pool.gpu.clock_max_mhz).any():
+            again[pool.gpu.name].update({f"{pool.key}/{group}": one for group, one in known.items()})
     trial = train(measured, held_out=True)
     model = train(measured)
     if trial is None or model is None:
-        return None
-    return _plain(model), [one for pool, known in measured for one in score(trial, pool, known)]
+        return TrainedFamily(None, [], dict(again))
+    scores = [one for pool, known in measured for one in score(trial, pool, known)]
+    return TrainedFamily(_plain(model), scores, dict(again))
 
 
 def _plain(model: CorrectionModel) -> CorrectionModel:
@@ -263,7 +344,8 @@ def held_out_scores(
     `without` leaves out of all fits the GPUs whose name contains it, and scores only those, with the efficiencies
     of their relatives.
     """
-    measured = [(pool, fit_pool(pool)) for pool in pools(folder, kinds, ROWS_OF_BATCH)]
+    batches = list(sound(read_kernel_tables(folder, kinds)))
+    measured = at_their_clocks(batches, fit_kernel_power(batches), ROWS_OF_BATCH, held_out=True)
     kept = [(pool, fits) for pool, fits in measured if not (without and without in pool.gpu.name)]
     model = train(kept, held_out=True)
     if model is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ import numpy.typing as npt
 from joulecast.calibration.audit import sound
 from joulecast.calibration.conformal import conformal_quantile
 from joulecast.calibration.tables import QUALITIES, Measured, read_kernel_tables
-from joulecast.calibration.time_fit import HOST_PARAMETERS, fit_time, hash_fold, take_work
+from joulecast.calibration.time_fit import fit_time, hash_fold, hosted_s, take_work
 from joulecast.coefficients.schema import TIME_PARAMETERS, TimeCoefficients
+from joulecast.coefficients.versions import order, with_version
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import KernelWork
-from joulecast.physics.timing import duration_s, measured_s, module_times
+from joulecast.physics.timing import duration_s, module_times
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,7 +38,7 @@ class Pool:
     Attributes
     ----------
     key : str
-        ``family/engine``.
+        ``family/engine``, the engine's version beside it where it is not the one that the engine is named after.
     gpu : Gpu
     work : KernelWork
     time_s, power_w : ndarray, shape (n,)
@@ -46,7 +47,9 @@ class Pool:
     fold : ndarray of int
         Hash fold of each shape.
     capped : ndarray of bool
-        Rows that were measured at the power limit, so that their clock is unknown.
+        Rows that were measured at the power limit, at a clock that nobody found out.
+    clock_mhz : ndarray
+        Core clock of each row: the highest, unless the limit held it lower. [MHz]
     host_bound : bool
         The host started each kernel by itself.
     source : str
@@ -60,13 +63,22 @@ class Pool:
     quality: npt.NDArray[np.intp]
     fold: npt.NDArray[np.intp]
     capped: npt.NDArray[np.bool_]
+    clock_mhz: Floats
     host_bound: bool
     source: str
 
+    @property
+    def at_highest(self) -> npt.NDArray[np.bool_]:
+        """Rows that ran at the highest clock: no limit, and so no error of power, is in their time."""
+        return ~self.capped & (self.clock_mhz >= self.gpu.clock_max_mhz)
+
     def take(self, rows: Any) -> Pool:
         """The rows at `rows`."""
-        cut = {name: getattr(self, name)[rows] for name in ("time_s", "power_w", "quality", "fold", "capped")}
+        cut = {name: getattr(self, name)[rows] for name in _BY_ROW}
         return replace(self, work=take_work(self.work, rows), **cut)
+
+
+_BY_ROW = ("time_s", "power_w", "quality", "fold", "capped", "clock_mhz")
 
 
 def shape_fold(batch: Measured, folds: int = FOLDS) -> npt.NDArray[np.intp]:
@@ -76,19 +88,18 @@ def shape_fold(batch: Measured, folds: int = FOLDS) -> npt.NDArray[np.intp]:
 
 
 def pools(
-    folder: Path, kinds: tuple[str, ...] | None = None, most_rows: int = MOST_ROWS, seed: int = 0,
-    sustained_too: bool = False,
+    folder: Path, kinds: tuple[str, ...] | None = None, most_rows: int = MOST_ROWS, seed: int = 0
 ) -> Iterator[Pool]:  # fmt: skip
-    """Measured kernels pooled by GPU, family and engine, without rows that the audit flags.
+    """Measured kernels pooled by GPU, family, engine and version, without rows that the audit flags.
 
-    Where an engine's kernels were timed in bursts as well as under load, only the bursts are given, unless
-    `sustained_too`; where only under load, rows at the power limit are marked.
+    Bursts and rows under load of one version are one pool at two clocks. Rows at the power limit are marked where
+    their clock is not known (`joulecast.calibration.settled` finds it out).
     """
-    return pools_of(sound(read_kernel_tables(folder, kinds)), most_rows, seed, sustained_too)
+    return pools_of(sound(read_kernel_tables(folder, kinds)), most_rows, seed)
 
 
 def pools_of(
-    measured: Iterable[Measured], most_rows: int = MOST_ROWS, seed: int = 0, sustained_too: bool = False,
+    measured: Iterable[Measured], most_rows: int = MOST_ROWS, seed: int = 0,
     described: Mapping[str, Gpu] | None = None,
 ) -> Iterator[Pool]:  # fmt: skip
     """The same of batches that were read already; `described` are GPUs by name that the catalogue may lack."""
@@ -101,10 +112,18 @@ def pools_of(
         family = family_of(batch.table.kind).name
         batches[batch.gpu, family, batch.conditions.engine, batch.launch_mode == "eager"].append(few)
     for (gpu_name, family, engine, host_bound), members in batches.items():
-        burst = [one for one in members if one.timing_mode == "burst"]
-        chosen = members if sustained_too or not burst else burst
         gpu = (described or {}).get(gpu_name) or load_gpu(gpu_name)
-        yield pooled(gpu, f"{family}/{engine}", chosen, host_bound and engine != "nccl")
+        plain = plain_version(members)
+        for version in dict.fromkeys(one.version for one in members):
+            name = engine if version == plain else with_version(engine, version)
+            chosen = [one for one in members if one.version == version]
+            yield pooled(gpu, f"{family}/{name}", chosen, host_bound and engine != "nccl")
+
+
+def plain_version(members: Sequence[Measured]) -> str:
+    """The version that an engine is named after: of bursts where there are any, and of those the latest."""
+    held = {one.version for one in members if one.timing_mode == "burst"}
+    return max(held or {one.version for one in members}, key=order)
 
 
 def pooled(gpu: Gpu, key: str, members: list[Measured], host_bound: bool) -> Pool:
@@ -112,10 +131,11 @@ def pooled(gpu: Gpu, key: str, members: list[Measured], host_bound: bool) -> Poo
     works = [family_of(one.table.kind).work(one.table, gpu, one.conditions) for one in members]
     capped = [
         np.isfinite(one.power_w) & (one.quality <= QUALITIES.index("B")) & (one.power_w > 0.9 * one.power_limit_w)
-        if one.timing_mode == "sustained"
+        if one.timing_mode == "sustained" and one.clock_mhz is None
         else np.zeros(len(one), dtype=np.bool_)
         for one in members
     ]
+    clocks = [np.full(len(one), gpu.clock_max_mhz) if one.clock_mhz is None else one.clock_mhz for one in members]
     versions = sorted({f"{one.conditions.engine} {one.version} {one.timing_mode}" for one in members})
     pool = Pool(
         key=key,
@@ -126,6 +146,7 @@ def pooled(gpu: Gpu, key: str, members: list[Measured], host_bound: bool) -> Poo
         quality=np.concatenate([one.quality for one in members]),
         fold=np.concatenate([shape_fold(one) for one in members]),
         capped=np.concatenate(capped),
+        clock_mhz=np.concatenate(clocks),
         host_bound=host_bound,
         source=", ".join(versions),
     )
@@ -170,7 +191,7 @@ def joined_work(works: list[KernelWork]) -> KernelWork:
 
 
 def predicted_s(pool: Pool, fitted: dict[str, TimeCoefficients]) -> Floats:
-    """What the scaffold says of the rows of `pool` at the highest clock; NaN where their group has no fit. [s]"""
+    """What the scaffold says of the rows of `pool` at their clocks; NaN where their group has no fit. [s]"""
     out = np.full(len(pool.time_s), np.nan)
     for code, group in enumerate(pool.work.groups):
         if group not in fitted:
@@ -179,9 +200,9 @@ def predicted_s(pool: Pool, fitted: dict[str, TimeCoefficients]) -> Floats:
         one = fitted[group]
         parameters = np.array([getattr(one, name) for name in TIME_PARAMETERS])
         times = module_times(take_work(pool.work, rows), pool.gpu, parameters)
-        seconds = duration_s(times, pool.gpu, pool.gpu.clock_max_mhz)
+        seconds = duration_s(times, pool.gpu, pool.clock_mhz[rows])
         if pool.host_bound:
-            seconds = measured_s(seconds, *(getattr(one, name) for name in HOST_PARAMETERS))
+            seconds = hosted_s(take_work(pool.work, rows), seconds, one.host_us, one.host_lead_us)
         out[rows] = seconds
     return out
 
@@ -189,11 +210,10 @@ def predicted_s(pool: Pool, fitted: dict[str, TimeCoefficients]) -> Floats:
 def fit_pool(pool: Pool, seed: int = 0) -> dict[str, TimeCoefficients]:
     """Efficiencies by group, with the error and spread that shapes left out by hash had."""
     free = pool.take(~pool.capped)
-    clock = pool.gpu.clock_max_mhz
 
     def fit(part: Pool) -> dict[str, TimeCoefficients]:
         return fit_time(
-            part.work, part.gpu, part.time_s, clock, source=part.source, host_bound=part.host_bound, seed=seed
+            part.work, part.gpu, part.time_s, part.clock_mhz, source=part.source, host_bound=part.host_bound, seed=seed
         )
 
     left_out = free.take(free.fold == 0)

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from joulecast.calibration.conformal import conformal_quantile
 from joulecast.calibration.corrections import train
 from joulecast.calibration.kernels import Pool
-from joulecast.calibration.time_fit import fit_time, take_work
+from joulecast.calibration.time_fit import fit_time, hosted_s, take_work
 from joulecast.coefficients import store, transfer
 from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.physics.correction import correction_factor
 from joulecast.physics.price import rough_s
-from joulecast.physics.timing import duration_s, measured_s, module_times, parameters_by_row
+from joulecast.physics.timing import duration_s, module_times, parameters_by_row
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def residuals_of(
     out = []
     family, engine = pool.key.split("/", 1)
     for code, (group, one) in enumerate(zip(pool.work.groups, per_group, strict=True)):
-        rows = np.flatnonzero((pool.work.group == code) & ~pool.capped)
+        rows = np.flatnonzero((pool.work.group == code) & pool.at_highest)
         if one is None or not rows.size:
             continue
         fitted, unlike, itself = one
@@ -92,7 +92,7 @@ def residuals_of(
             seconds = seconds * factor
         seconds = seconds * fitted.scale
         if pool.host_bound:
-            seconds = measured_s(seconds, fitted.host_us, fitted.host_lead_us)
+            seconds = hosted_s(work, seconds, fitted.host_us, fitted.host_lead_us)
         ratio = np.log(seconds / pool.time_s[rows])
         size_s = rough_s(times, pool.gpu)
         key = f"{pool.key}/{group}"
@@ -116,7 +116,7 @@ def efficiencies(pool: Pool) -> dict[str, TimeCoefficients]:
         free.work,
         free.gpu,
         free.time_s,
-        free.gpu.clock_max_mhz,
+        free.clock_mhz,
         source="",
         host_bound=free.host_bound,
         most_rows=_FIT_ROWS,

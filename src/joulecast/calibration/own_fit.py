@@ -223,7 +223,7 @@ class _Fits:
 
     def fit(self, part: Pool) -> TimeCoefficients:
         found = fit_time(
-            part.work, part.gpu, part.time_s, part.gpu.clock_max_mhz, source=self.source, host_bound=part.host_bound,
+            part.work, part.gpu, part.time_s, part.clock_mhz, source=self.source, host_bound=part.host_bound,
             most_rows=_FIT_ROWS, seed=self.seed, priors={self.group: self.start}, prior_width=self.width,
             factor=self.factor, least_rows=1,
         )  # fmt: skip

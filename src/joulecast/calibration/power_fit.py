@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from joulecast.bounds.energies import ACTIVE_SHARE, energy_bounds_pj
 from joulecast.calibration.kernels import shape_fold
 from joulecast.calibration.tables import QUALITIES, Measured
+from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import PowerCoefficients
 from joulecast.coefficients.transfer import default_power, static_parts_w
 from joulecast.gpus import Gpu, load_gpu
@@ -78,7 +79,9 @@ def throttled(batch: Measured) -> npt.NDArray[np.bool_]:
     return np.asarray(batch.power_w > CAPPED * batch.power_limit_w)
 
 
-def power_rows(batches: Sequence[Measured], gpu: Gpu, seed: int = 0) -> PowerRows:
+def power_rows(
+    batches: Sequence[Measured], gpu: Gpu, seed: int = 0, corrections: Mapping[str, CorrectionModel] | None = None
+) -> PowerRows:
     """Rows of trusted power as sums over parameters, at the highest clock and measured time.
 
     Parameters
@@ -88,6 +91,8 @@ def power_rows(batches: Sequence[Measured], gpu: Gpu, seed: int = 0) -> PowerRow
     gpu : Gpu
     seed : int
         Of the sample of large tables.
+    corrections : mapping of str to CorrectionModel, optional
+        Of times, by family; default the stored ones.
     """
     generator = np.random.default_rng(seed)
     names = ["idle_w", "clocked_w", "active_w"]
@@ -102,7 +107,7 @@ def power_rows(batches: Sequence[Measured], gpu: Gpu, seed: int = 0) -> PowerRow
             continue
         few = batch.take(rows)
         capped = throttled(few)
-        terms.append(_terms(few, gpu, capped))
+        terms.append(_terms(few, gpu, capped, corrections))
         power.append(few.power_w)
         random = 1.0 if few.operand_init == "random" else _NOT_RANDOM
         settled = np.where(few.quality == QUALITIES.index("A"), WEIGHT["A"], WEIGHT["B"])
@@ -115,9 +120,11 @@ def power_rows(batches: Sequence[Measured], gpu: Gpu, seed: int = 0) -> PowerRow
     )  # fmt: skip
 
 
-def _terms(few: Measured, gpu: Gpu, capped: npt.NDArray[np.bool_]) -> Floats:
+def _terms(
+    few: Measured, gpu: Gpu, capped: npt.NDArray[np.bool_], corrections: Mapping[str, CorrectionModel] | None
+) -> Floats:
     """Watts of each row for one unit of each parameter."""
-    priced = price(few.table, gpu, few.conditions, power=default_power(gpu))
+    priced = price(few.table, gpu, few.conditions, power=default_power(gpu), corrections=corrections)
     work, t = priced.work, few.time_s
     free_s = duration_s(priced.times, gpu, gpu.clock_max_mhz)
     t = np.where(capped, t * np.clip(free_s / t, SLOWEST, 1.0), t)
@@ -215,9 +222,11 @@ def as_coefficients(fitted: dict[str, float], gpu: Gpu, source: str, errors: Flo
     )
 
 
-def fit_energies(members: Sequence[Measured], gpu: Gpu) -> PowerCoefficients:
+def fit_energies(
+    members: Sequence[Measured], gpu: Gpu, corrections: Mapping[str, CorrectionModel] | None = None
+) -> PowerCoefficients:
     """Energies of one GPU from its kernels, with the error that shapes left out by hash have."""
-    rows = power_rows(members, gpu)
+    rows = power_rows(members, gpu, corrections=corrections)
     fitted, trial = fit_power(rows, gpu)
     left = rows.fold == 0
     errors = trial[left] / rows.power_w[left] - 1
@@ -225,8 +234,9 @@ def fit_energies(members: Sequence[Measured], gpu: Gpu) -> PowerCoefficients:
 
 
 def fit_kernel_power(
-    batches: Sequence[Measured], tell: Callable[[str], None] = lambda _: None
-) -> dict[str, PowerCoefficients]:
+    batches: Sequence[Measured], tell: Callable[[str], None] = lambda _: None, *,
+    corrections: Mapping[str, CorrectionModel] | None = None,
+) -> dict[str, PowerCoefficients]:  # fmt: skip
     """Energies of every GPU whose kernels were measured with power.
 
     Parameters
@@ -235,6 +245,8 @@ def fit_kernel_power(
         Those without readings are passed over.
     tell : callable
         Gets a line for each GPU.
+    corrections : mapping of str to CorrectionModel, optional
+        Of times, by family; default the stored ones.
     """
     by_gpu: dict[str, list[Measured]] = defaultdict(list)
     for batch in batches:
@@ -242,6 +254,6 @@ def fit_kernel_power(
             by_gpu[batch.gpu].append(batch)
     out = {}
     for name, members in by_gpu.items():
-        out[name] = fit_energies(members, load_gpu(name))
+        out[name] = fit_energies(members, load_gpu(name), corrections)
         tell(f"{name:18s} power {out[name].rows:7d} rows  {out[name].error:6.1%}")
     return out

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from joulecast.calibration.tables import Measured, read_kernel_tables
-from joulecast.calibration.time_fit import Floats, fit_time, hash_fold, take_work
+from joulecast.calibration.time_fit import Floats, fit_time, hash_fold, hosted_s, take_work
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.gpus import load_gpu
 from joulecast.kernels.registry import family_of
-from joulecast.physics.timing import duration_s, measured_s, module_times, parameters_by_row
+from joulecast.physics.timing import duration_s, module_times, parameters_by_row
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def score_batch(batch: Measured, folds: int = 5) -> Iterator[tuple[str, Floats, 
             part = take_work(work, rows)
             parameters = parameters_by_row([fitted[group]] * len(work.groups), part.group)
             time = duration_s(module_times(part, gpu, parameters), gpu, clock)
-            yield group, rows, measured_s(time, fitted[group].host_us, fitted[group].host_lead_us), fitted[group]
+            yield group, rows, hosted_s(part, time, fitted[group].host_us, fitted[group].host_lead_us), fitted[group]
 
 
 def main(kind_name: str, folder: str = "../shared/data", only: str = "") -> None:

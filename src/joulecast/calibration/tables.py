@@ -49,6 +49,8 @@ class Measured:
         Board power limit; NaN where not read. [W]
     quality : ndarray of int
         Trust in `power_w`, an index into `QUALITIES`.
+    clock_mhz : ndarray, shape (n,), optional
+        Core clock of each row, where it was found out. [MHz]
     """
 
     gpu: str
@@ -62,6 +64,7 @@ class Measured:
     operand_init: str
     power_limit_w: float
     quality: npt.NDArray[np.intp]
+    clock_mhz: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.time_s)
@@ -80,6 +83,7 @@ class Measured:
                 "time_s": self.time_s[rows],
                 "power_w": self.power_w[rows],
                 "quality": self.quality[rows],
+                "clock_mhz": None if self.clock_mhz is None else self.clock_mhz[rows],
             }
         )
 
@@ -162,6 +166,7 @@ def measured_frame(
                 residency="loop",
                 kernel_source=str(meta["kernel_source"]),
                 operands=str(meta["operand_init"]),
+                version=str(meta["framework_version"]),
             ),
             version=str(meta["framework_version"]),
             timing_mode=str(meta["timing_mode"]),

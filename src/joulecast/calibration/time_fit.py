@@ -154,7 +154,8 @@ def fit_time(
             center: Floats = center,
         ) -> Floats:  # fmt: skip
             time = _corrected_s(part, gpu, np.exp(theta[:efficiencies]), mhz, factor)
-            fit = np.log(measured_s(time, *np.exp(theta[efficiencies:])) if host_bound else time) - target
+            seen = hosted_s(part, time, *np.exp(theta[efficiencies:])) if host_bound else time
+            fit = np.log(seen) - target
             # square root of a pseudo-Huber loss: large residuals count by their size, not its square
             robust = np.sign(fit) * np.sqrt(2 * 0.01 * (np.sqrt(1 + (fit / 0.1) ** 2) - 1))
             return np.concatenate([robust / np.sqrt(fit.size), s * 0.05 * (theta - np.log(center)) / width])
@@ -164,7 +165,7 @@ def fit_time(
         every = take_work(work, members)
         predicted = _corrected_s(every, gpu, fitted[:efficiencies], clock[members], factor)
         if host_bound:
-            predicted = measured_s(predicted, *fitted[efficiencies:])
+            predicted = hosted_s(every, predicted, *fitted[efficiencies:])
         out[group] = TimeCoefficients(
             **dict(zip(names, (float(x) for x in fitted), strict=True)),
             provenance="fitted",
@@ -173,6 +174,11 @@ def fit_time(
             error=float(np.mean(np.abs(predicted / time_s[members] - 1))),
         )
     return out
+
+
+def hosted_s(work: KernelWork, kernel_s: Floats, host_us: float, host_lead_us: float) -> Floats:
+    """Time that a host which starts each operation of `work` by itself sees (`physics.timing.measured_s`). [s]"""
+    return np.asarray(measured_s(kernel_s, host_us * work.host_steps, host_lead_us))
 
 
 def _corrected_s(work: KernelWork, gpu: Gpu, parameters: Floats, clock_mhz: Floats, factor: Factor | None) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from joulecast.bounds.dtypes import CODES as _FORMATS
+from joulecast.coefficients.versions import without_version
 from joulecast.gpus import Gpu
 
 #: Architectures in order of time and likeness; the distance between two is how far apart they stand.
@@ -31,6 +32,7 @@ _OTHER_KERNEL = 2.5
 #: Engines that serve models by the same libraries' kernels, in graphs; others start each by itself or are older.
 _LIKE_ENGINES = {"trtllm", "vllm"}
 _LIKE_ENGINE, _OTHER_ENGINE = 0.6, 1.2
+_OTHER_VERSION = 0.3
 
 #: Kernels that GPUs run together, and how unlike they are between NVLink and the host's bus.
 _OVER_LINKS = ("nccl", "custom_allreduce")
@@ -76,7 +78,9 @@ def unlikeness(family: str, a: Gpu, first: tuple[str, str], b: Gpu, second: tupl
         Engine and group of each.
     """
     far = group_distance(first[1], second[1])
-    if first[0] != second[0]:
+    if first[0] != second[0] and without_version(first[0]) == without_version(second[0]):
+        far += _OTHER_VERSION
+    elif first[0] != second[0]:
         far += _LIKE_ENGINE if {first[0], second[0]} <= _LIKE_ENGINES else _OTHER_ENGINE
     if a.name.split("+")[0] == b.name.split("+")[0]:
         return far

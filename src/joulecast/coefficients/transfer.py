@@ -19,6 +19,7 @@ from joulecast.coefficients.schema import (
     PowerCoefficients,
     TimeCoefficients,
 )
+from joulecast.coefficients.versions import is_version
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.gpus.state import rated
@@ -112,7 +113,8 @@ def nearest(
     for _, other, coefficients in relatives(gpu, exclude):
         for key, fitted in coefficients.time.items():
             its_family, its_engine, its_group = key.split("/", 2)
-            if its_family == family:
+            # other versions of an engine stand for themselves alone
+            if its_family == family and (its_engine == engine or not is_version(its_engine)):
                 unlike = unlikeness(family, gpu, (engine, group), other, (its_engine, its_group))
                 if own or unlike > 0:
                     choices.append((unlike, key, other.name, fitted))

@@ -35,12 +35,16 @@ class Conditions:
         What the operands hold, one of `joulecast.physics.power.OPERAND_ENERGY`: no kernel runs otherwise for it, but
         bits that do not change take less energy. Empty for what they held where the engine's kernels were measured,
         random where they were not.
+    version : str
+        Of the engine, where its kernels of that version were measured apart; empty for those that the engine's
+        coefficients are of.
     """
 
     engine: str = "trtllm"
     residency: str = "loop"
     kernel_source: str = ""
     operands: str = "random"
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ class KernelWork:
         overlap with nothing. [B]
     latency_cycles : ndarray
         Core cycles of the longest chain of steps that wait for each other, which no rate shortens.
+    host_steps : ndarray
+        Time that a host takes to start the operation over that for the shortest path of the same group.
     """
 
     family: str
@@ -112,11 +118,14 @@ class KernelWork:
     serial_l2_bytes: Floats = field(default_factory=lambda: np.zeros(1))
     serial_dram_bytes: Floats = field(default_factory=lambda: np.zeros(1))
     latency_cycles: Floats = field(default_factory=lambda: np.zeros(1))
+    host_steps: Floats = field(default_factory=lambda: np.ones(1))
 
     def __post_init__(self) -> None:
         for name in ("zero_share", "link_s", "serial_l2_bytes", "serial_dram_bytes", "latency_cycles"):
             if getattr(self, name).shape != self.group.shape:
                 object.__setattr__(self, name, np.zeros(len(self.group)))
+        if self.host_steps.shape != self.group.shape:
+            object.__setattr__(self, "host_steps", np.ones(len(self.group)))
 
     def __len__(self) -> int:
         return len(self.group)
@@ -127,7 +136,7 @@ MATHS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 
 
 #: Fields of `KernelWork` that are 1 where nothing is said of them; the other numbers are 0.
-_ONES = frozenset({"tensor_flop_per_clk", "cuda_flop_per_clk", "fill", "blocks", "waves", "launches"})
+_ONES = frozenset({"tensor_flop_per_clk", "cuda_flop_per_clk", "fill", "blocks", "waves", "launches", "host_steps"})
 _NUMBERS = tuple(
     one.name
     for one in fields(KernelWork)

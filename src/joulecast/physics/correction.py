@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from joulecast.coefficients.corrections import CorrectionModel, load_correction
 from joulecast.coefficients.likeness import correction_share, influence, unlikeness
+from joulecast.coefficients.versions import is_version
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import KernelWork
@@ -235,6 +236,8 @@ def _of_relatives(
     for key in keys:
         name, its_engine, its_group = key.split("/", 2)
         if name in exclude or ("@" in its_engine) != ("@" in engine):  # other operands: see `physics.power.engine_with`
+            continue
+        if its_engine != engine and is_version(its_engine):
             continue
         try:
             other = load_gpu(name)

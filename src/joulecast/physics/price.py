@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.coefficients import store
 from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction
 from joulecast.coefficients.intervals import SIZE_KNOTS_S, load_intervals
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import power_coefficients, time_coefficients
+from joulecast.coefficients.versions import named
 from joulecast.gpus import Gpu
 from joulecast.gpus.state import rated
 from joulecast.kernels.registry import family_of
@@ -160,10 +162,11 @@ def price(
     """
     work = family_of(table.kind).work(table, gpu, conditions)
     own = time or {}
+    engines = _engines(work, gpu, conditions, own, exclude)
     per_group = [
-        own.get(f"{work.family}/{conditions.engine}/{group}")
-        or time_coefficients(gpu, work.family, conditions.engine, group, exclude=exclude)
-        for group in work.groups
+        own.get(f"{work.family}/{engine}/{group}")
+        or time_coefficients(gpu, work.family, engine, group, exclude=exclude)
+        for engine, group in zip(engines, work.groups, strict=True)
     ]
     in_pass = pass_scales and conditions.residency == "stream"
     scale = np.array([one.scale * (one.pass_scale if in_pass else 1.0) for one in per_group])[work.group]
@@ -180,15 +183,15 @@ def price(
         plain = times
         if learned is not None:
             factor, distance = correction_factor(
-                learned, work, plain, gpu, engine=conditions.engine, exclude=exclude if corrections is None else (),
+                learned, work, plain, gpu, engine=engines, exclude=exclude if corrections is None else (),
                 features=features,
             )  # fmt: skip
             times = replace(times, scale=times.scale * factor)
         if learned_power is not None:
-            engines = [engine_with(conditions.engine, one) for one in operands]
             power_factor, power_distance = correction_factor(
-                learned_power, work, plain, gpu, engine=engines, exclude=exclude_power, features=features
-            )
+                learned_power, work, plain, gpu, engine=[engine_with(conditions.engine, one) for one in operands],
+                exclude=exclude_power, features=features,
+            )  # fmt: skip
     operand_factor = np.array([operand_energy(one) for one in operands])[work.group]
     energy = work_energy(work, gpu, power, core_share(times, gpu), operand_factor)
     kept = np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)
@@ -209,9 +212,21 @@ def price(
         capped_spread=np.full(len(work), width.capped),
         energy_factor=np.full(len(work), width.energy),
         distance=distance,
-        host_us=np.array([one.host_us for one in per_group])[work.group],
+        host_us=np.array([one.host_us for one in per_group])[work.group] * work.host_steps,
         host_lead_us=np.array([one.host_lead_us for one in per_group])[work.group],
     )
+
+
+def _engines(
+    work: KernelWork, gpu: Gpu, conditions: Conditions, own: Mapping[str, TimeCoefficients], exclude: tuple[str, ...]
+) -> list[str]:
+    """Names under which the times of each group are kept: of the version asked for, where it was measured apart."""
+    if not conditions.version:
+        return [conditions.engine] * len(work.groups)
+    name = gpu.name.split("+")[0]
+    stored = None if name in exclude else store.load(name)
+    known = {*own, *(() if stored is None else stored.time)}
+    return named(conditions.engine, conditions.version, work.family, work.groups, known)
 
 
 def rough_s(times: ModuleTimes, gpu: Gpu) -> Floats:

@@ -34,6 +34,7 @@ CHUNK = 16_384
 #: Columns recognised beside those of the operation, with their defaults and the words they may be.
 SETTINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "framework": ("", ("", *ENGINES, "nccl-tests")),
+    "framework_version": ("", ()),
     "kernel_source": ("", ()),
     "launch_mode": ("cuda_graph", ("cuda_graph", "eager", "cuda_graph_or_eager")),
     "timing_mode": ("sustained", ("sustained", "burst")),
@@ -113,8 +114,10 @@ def predict_kernels(
         The operation's columns; scalars broadcast. Beside them, scalar or one a row:
 
         ``framework`` (whose kernels: ``trtllm``, ``vllm``, ``pytorch``, ``nccl``; default ``trtllm``, or
-        ``pytorch`` for operations that only it was measured on), ``kernel_source`` (which of its kernels; default
-        its own choice), ``launch_mode`` (``cuda_graph``, the default, or ``eager``: each launch waits for its host),
+        ``pytorch`` for operations that only it was measured on), ``framework_version`` (where kernels of several were
+        measured; default the one that was timed with clocks held, else the latest), ``kernel_source`` (which of its
+        kernels; default its own choice), ``launch_mode`` (``cuda_graph``, the default, or ``eager``: each launch waits
+        for its host),
         ``timing_mode`` (``sustained``: at the clock that the power limit allows, the default; ``burst``: the clock
         is held),
         ``operand_init`` (what the operands hold; default what they held where the engine's kernels were measured,
@@ -274,8 +277,9 @@ def _fill(
     """Evaluate one chunk and write it into `out` at `rows`."""
     engine = words["framework"].replace("nccl-tests", "nccl") or DEFAULT_ENGINE.get(table.kind, "trtllm")
     conditions = Conditions(
-        engine=engine, residency="loop", kernel_source=words["kernel_source"], operands=words["operand_init"]
-    )
+        engine=engine, residency="loop", kernel_source=words["kernel_source"], operands=words["operand_init"],
+        version=words["framework_version"],
+    )  # fmt: skip
     priced = price(table, gpu, conditions)
     held = words["timing_mode"] == "burst"
     # NCCL's own tests pipeline their launches

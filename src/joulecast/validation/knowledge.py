@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from joulecast.calibration.corrections import score, train
-from joulecast.calibration.kernels import Pool, fit_pool, pools_of, shape_fold
+from joulecast.calibration.corrections import at_their_clocks, score, train
+from joulecast.calibration.kernels import MOST_ROWS, Pool, pools_of, shape_fold
 from joulecast.calibration.power_fit import as_coefficients, fit_power, power_rows
 from joulecast.calibration.power_learning import Knowing, score_power, train_power, with_errors
 from joulecast.calibration.tables import QUALITIES, Measured
@@ -97,11 +97,9 @@ def without_shapes(
     """
     learned = load_correction(family) is not None
     wanted = kept([one for one in batches if learned or gpus is None or one.gpu in gpus])
-    measured: list[tuple[Pool, Fits]] = []
-    for pool in pools_of(wanted):
-        tell(f"{pool.gpu.name} {pool.key}")
-        pool = replace(pool, fold=(pool.fold - LEFT_OUT_FOLD - 1).astype(np.intp))
-        measured.append((pool, fit_pool(pool)))
+    tell("efficiencies, and clocks under load")
+    found = at_their_clocks(wanted, power, MOST_ROWS, held_out=True, draft_rows=train_rows // 2, fold=LEFT_OUT_FOLD + 1)
+    measured: list[tuple[Pool, Fits]] = [(pool, dict(fits)) for pool, fits in found]
     corrections: dict[str, CorrectionModel] = {}
     if learned:
         tell(f"correction of {family}")

@@ -78,8 +78,9 @@ def read_batches(
     for found, source in _measured(path, kinds):
         if not len(found) or (gpus is not None and found.gpu not in gpus):
             continue
-        words = (found.gpu, found.table.kind, *found.conditions.__dict__.values(), found.version, found.timing_mode,
-                 found.launch_mode, found.operand_init)  # fmt: skip
+        how = found.conditions
+        words = (found.gpu, found.table.kind, how.engine, how.residency, how.kernel_source, how.operands,
+                 found.version, found.timing_mode, found.launch_mode, found.operand_init)  # fmt: skip
         own_seed = zlib.crc32("/".join(map(str, words)).encode()) ^ seed
         yield Batch(sampled(found, most_rows, own_seed), source, len(found))
 
