@@ -22,12 +22,12 @@ from joulecast.lowering.lower import lower
 from joulecast.reports import accuracy, plots
 from joulecast.scenarios.inference import predict_workload
 from joulecast.validation import baseline
-from joulecast.validation.kernels import score_kernels, scored
+from joulecast.validation.kernels import measured_elsewhere, score_kernels, scored
 from joulecast.validation.knowledge import SHIPPED, kept, left_out, without_gpu, without_shapes
 from joulecast.validation.metrics import LEAST_ROWS_OF_A_BIN, bands, density, metrics, repeat_floor, size_class
 from joulecast.validation.passes import EAGER, run_pass, score_passes
 from joulecast.validation.read import read_batches, read_table
-from joulecast.validation.summary import headline, repeats
+from joulecast.validation.summary import headline, repeats, transferred
 
 GPU = "h100_sxm"
 NOISE = 0.05
@@ -413,3 +413,25 @@ def test_models_of_like_widths_are_repeats_of_each_other(tmp_path: Path):
     assert found["time"] == pytest.approx(0.1 * math.sqrt(2))
     assert found["power_rows"] == 0
     assert math.isnan(found["power"])
+
+
+def test_an_unmeasured_gpu_is_scored_with_kernels_that_only_it_has_apart() -> None:
+    rows = pl.DataFrame(
+        {
+            "protocol": "gpus", "title": "gemm", "gpu": "A100-SXM-80GB", "kind": "gemm", "engine": "trtllm",
+            "version": ["1", "1", "2", "2"], "group": ["bf16", "bf16", "bf16", "w4a16"],
+            "timing": "burst", "launch": "graph", "elsewhere": [True, True, True, False],
+            "measured_s": [1.0, 1.0, 1.0, 1.0], "predicted_s": [1.2, 1.2, 0.5, 9.0],
+        }
+    )  # fmt: skip
+    (found,) = transferred(rows)
+    assert found["share"] == 0.75
+    assert found["time"]["mean"] == pytest.approx((0.2 + 0.2 + 0.5) / 3)
+    assert found["offset"]["mean"] == pytest.approx(0.0)  # each version is off by one factor
+
+
+def test_kernels_of_one_gpu_alone_are_told_from_those_that_others_have() -> None:
+    a100 = load_gpu("A100-SXM-80GB")
+    boards = tuple(name for name in store.known() if name.startswith("A100"))
+    assert measured_elsewhere(a100, "gemm/trtllm/bf16", boards)
+    assert not measured_elsewhere(a100, "gemm/trtllm/w4a16", boards)

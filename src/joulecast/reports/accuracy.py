@@ -45,6 +45,12 @@ PROTOCOLS = {
 #: What ways of timing mean for the clock.
 WAYS = {"burst": "clock held", "sustained": "under load"}
 
+_LIKE_KERNELS = (
+    "*Measured elsewhere*: share of the rows whose kernels (engine, format and variant) were measured on another GPU; "
+    "then the error of those alone, and with one factor for each kernel and version of its framework put right. The "
+    "other rows are of kernels that no other GPU was measured with: the nearest stand in for them."
+)
+
 PASSES_TEXT = (
     "Each run is predicted from a fit on the other models of its GPU, for the clock that was asked for and under the "
     "board's power limit: where the limit throttles, clock, time and power are settled together. Runs are scored "
@@ -173,19 +179,28 @@ def _transfer(document: Row, plots: Mapping[str, str]) -> list[str]:
         parts += [f"## {title}", text]
         if protocol == "gpus":
             parts += _plots(plots, ("error_of_unmeasured_gpu",), heading="")
-        rows = [
-            (
-                row["title"],
-                row["gpu"],
-                percent(row["time"]["mean"]),
-                percent(row["time"]["bias"], sign=True),
-                whole_percent(row["time"]["coverage"]),
-                percent(_of(row, "power_ab", "mean")),
+        like = {
+            (row["title"], row["gpu"]): row for row in document.get("transferred", ()) if row["protocol"] == protocol
+        }
+        rows = []
+        for row in found:
+            kernels = like.get((row["title"], row["gpu"]), {})
+            rows.append(
+                (
+                    row["title"],
+                    row["gpu"],
+                    percent(row["time"]["mean"]),
+                    percent(row["time"]["bias"], sign=True),
+                    whole_percent(row["time"]["coverage"]),
+                    whole_percent(kernels.get("share")),
+                    percent(_of(kernels, "time", "mean")),
+                    percent(_of(kernels, "offset", "mean")),
+                    percent(_of(row, "power_ab", "mean")),
+                )
             )
-            for row in found
-        ]
-        head = ("kernels", "GPU", "time", "bias", "in 90 % interval", "power, A and B")
-        parts.append(markdown(head, rows, "llrrrr"))
+        head = ("kernels", "GPU", "time", "bias", "in 90 % interval")
+        head = (*head, "measured elsewhere", "their time", "one factor apart", "power, A and B")
+        parts += [markdown(head, rows, "llrrrrrrr"), _LIKE_KERNELS]
     return parts
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulecast.calibration.tables import QUALITIES, Measured
-from joulecast.coefficients.likeness import GENERATIONS
+from joulecast.coefficients.likeness import GENERATIONS, distance
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients
-from joulecast.gpus import load_gpu
+from joulecast.coefficients.transfer import relatives
+from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.registry import families
 from joulecast.physics.price import half_widths, price, under_limit
 from joulecast.validation.knowledge import (
@@ -42,9 +43,11 @@ PROTOCOLS = {
     "older": "older only: a GPU newer than Ampere, from what was measured on Ampere and before",
 }
 
-#: Rows of one pool that a correction is trained on again; and how many times fewer for each GPU that is left out.
+#: Rows of one pool that a correction is trained on again; and how many times fewer for a GPU that is left out, unless
+#: one like it was measured: what two generations share takes few rows to learn, what a sibling's kernels do many.
 TRAIN_ROWS = 8000
 TRANSFER_SHARE = 4
+SIBLING = 0.1
 
 #: The last architecture that the protocol ``older`` knows, and how far newer ones may be from it (other makers' lie
 #: further).
@@ -68,7 +71,8 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
     polars.DataFrame
         ``measured_s``, ``predicted_s``, ``half_s`` (half width of the 90 % interval, natural logarithms), the same
         for watts, ``quality`` of the power reading, ``capped``, ``provenance``, ``size`` (a class), ``group`` (formats,
-        mostly), and what describes the batch.
+        mostly), ``elsewhere`` (whether the same kernels were measured on a GPU that the prediction may know of), and
+        what describes the batch.
     """
     import polars as pl
 
@@ -82,6 +86,8 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
     held = rows.timing_mode == "burst"
     settled = under_limit(priced, gpu.clock_max_mhz, np.inf if held else limit_w, hosted=rows.host_bound)
     half_s, half_w, _ = half_widths(priced, settled)
+    start = f"{priced.work.family}/{rows.conditions.engine}"
+    elsewhere = np.array([measured_elsewhere(gpu, f"{start}/{one}", knowledge.exclude) for one in priced.work.groups])
     frame = pl.DataFrame(
         {
             "measured_s": rows.time_s,
@@ -94,6 +100,7 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
             "capped": settled.throttled,
             "provenance": np.array(PROVENANCES)[priced.provenance],
             "group": np.array(priced.work.groups)[priced.work.group],
+            "elsewhere": elsewhere[priced.work.group],
             "size": size_class(rows.time_s).astype(np.int8),
         }
     ).with_columns(
@@ -112,6 +119,14 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
     runs = np.ones(frame.height, dtype=np.bool_)
     runs[list(priced.work.reasons)] = False
     return frame.filter(runs)
+
+
+def measured_elsewhere(gpu: Gpu, key: str, exclude: tuple[str, ...]) -> bool:
+    """Whether kernels of `key` (``family/engine/group``) were measured on some GPU that is not excluded.
+
+    Where not, other kernels stand in for them, and nothing tells how much faster or slower those are.
+    """
+    return any(key in coefficients.time for _, _, coefficients in relatives(gpu, exclude))
 
 
 def score_kernels(
@@ -277,5 +292,7 @@ def _told(protocol: str, task: _Task, say: Callable[[str], None]) -> Iterator[tu
     for name, of_chip in by_chip.items():
         say(name)
         gpu = load_gpu(of_chip[0].rows.gpu)
-        few = max(task.train_rows // TRANSFER_SHARE, 1000)
+        rest = [load_gpu(one) for one in {batch.gpu for batch in everything} if chip(one) != name]
+        sibling = not newest and any(distance(gpu, one) < SIBLING for one in rest)
+        few = task.train_rows if sibling else max(task.train_rows // TRANSFER_SHARE, 1000)
         yield of_chip, without_gpu(family, gpu, everything, newest=newest, train_rows=few)

@@ -90,6 +90,37 @@ def table(rows: pl.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: [str(row[name]) for name in by])
 
 
+def transferred(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Errors of GPUs that were left out, with the kernels that other GPUs have told apart from those that none has.
+
+    Returns
+    -------
+    list of dict
+        One for each protocol, title and GPU: ``share`` of the rows whose engine and format were measured elsewhere,
+        and metrics of their time as predicted (``time``) and with one factor for each kernel, format and version put
+        right (``offset``): versions of a framework are different kernels, whose offsets no other GPU tells.
+    """
+    import polars as pl
+
+    kernel = ["protocol", "gpu", "kind", "group", "engine", "version", "timing", "launch"]
+    out = []
+    left_out = rows.filter(pl.col("protocol").is_in(["gpus", "older"]))
+    ratio = pl.col("predicted_s") / pl.col("measured_s")
+    right = left_out.with_columns(right_s=pl.col("predicted_s") / ratio.median().over(kernel))
+    for key, part in right.group_by(["protocol", "title", "gpu"], maintain_order=True):
+        known = part.filter(pl.col("elsewhere"))
+        measured = known["measured_s"].to_numpy()
+        out.append(
+            {
+                **dict(zip(("protocol", "title", "gpu"), key, strict=True)),
+                "share": known.height / part.height,
+                "time": metrics(known["predicted_s"].to_numpy(), measured).as_dict(),
+                "offset": metrics(known["right_s"].to_numpy(), measured).as_dict(),
+            }
+        )
+    return sorted(out, key=lambda row: [str(row[name]) for name in ("protocol", "title", "gpu")])
+
+
 def headline(by_gpu: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """For each protocol and title: the mean of each error over GPUs, each GPU counting alike, and the worst GPU."""
     out: list[dict[str, Any]] = []
@@ -183,7 +214,8 @@ def kernel_tables(rows: pl.DataFrame) -> dict[str, Any]:
     import polars as pl
 
     if not rows.height:
-        return {"gpus": [], "headline": [], "by_gpu": [], "by_engine": [], "by_size": [], "detail": []}
+        empty = ("gpus", "headline", "by_gpu", "by_engine", "by_size", "transferred", "detail")
+        return {name: [] for name in empty}
     rows = titled(rows)
     by_gpu = table(rows, ("protocol", "title", "gpu"))
     sized = rows.with_columns(size=pl.Series(np.array(SIZE_NAMES)[rows["size"].to_numpy()]))
@@ -195,6 +227,7 @@ def kernel_tables(rows: pl.DataFrame) -> dict[str, Any]:
         "by_gpu": by_gpu,
         "by_engine": table(rows, ("protocol", "title", "gpu", "engine", "timing")),
         "by_size": sorted(by_size, key=lambda row: (row["protocol"], row["title"], order[row["size"]])),
+        "transferred": transferred(rows),
         "detail": table(rows, DETAIL),
     }
 
