@@ -45,6 +45,11 @@ PROTOCOLS = {
 #: What ways of timing mean for the clock.
 WAYS = {"burst": "clock held", "sustained": "under load"}
 
+_TRANSFER_HEAD = (
+    "kernels", "GPU", "time", "bias", "in 90 % interval", "measured elsewhere", "their time", "one factor apart",
+    "power, A and B",
+)  # fmt: skip
+
 _LIKE_KERNELS = (
     "*Measured elsewhere*: share of the rows whose kernels (engine, format and variant) were measured on another GPU; "
     "then the error of those alone, and with one factor for each kernel and version of its framework put right. The "
@@ -198,9 +203,7 @@ def _transfer(document: Row, plots: Mapping[str, str]) -> list[str]:
                     percent(_of(row, "power_ab", "mean")),
                 )
             )
-        head = ("kernels", "GPU", "time", "bias", "in 90 % interval")
-        head = (*head, "measured elsewhere", "their time", "one factor apart", "power, A and B")
-        parts += [markdown(head, rows, "llrrrrrrr"), _LIKE_KERNELS]
+        parts += [markdown(_TRANSFER_HEAD, rows, "llrrrrrrr"), _LIKE_KERNELS]
     return parts
 
 
