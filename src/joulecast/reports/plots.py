@@ -16,7 +16,14 @@ _BAR_COLOURS = ("#2a6f97", "#e07a5f", "#81b29a")
 _DARKEST = 0.3
 
 
-def _altair() -> Any:
+def the_altair() -> Any:
+    """The altair package.
+
+    Raises
+    ------
+    MissingExtraError
+        If it, or what it writes files with, is not installed.
+    """
     try:
         import altair
         import vl_convert  # noqa: F401  (altair needs it to write files)
@@ -26,16 +33,19 @@ def _altair() -> Any:
 
 
 def written(chart: Any, form: str = "svg") -> bytes:
-    """A chart as the bytes of a file: ``svg``, or ``png`` at twice the size."""
+    """A chart as the bytes of a file: ``svg``, ``png`` at twice the size, or ``html`` that needs no network."""
     import vl_convert
 
     spec = chart.to_json()
+    if form == "html":
+        return str(vl_convert.vegalite_to_html(spec, bundle=True)).encode("utf-8")
     if form == "png":
         return bytes(vl_convert.vegalite_to_png(spec, scale=2))
     return str(vl_convert.vegalite_to_svg(spec)).encode("utf-8")
 
 
-def _styled(chart: Any) -> Any:
+def styled(chart: Any) -> Any:
+    """A chart in the fonts and lines of all our charts."""
     return (
         chart.configure(font=_FONT, background="white")
         .configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e6e6")
@@ -47,7 +57,7 @@ def _styled(chart: Any) -> Any:
 
 def error_map(rows: Sequence[Row], titles: Sequence[str], gpus: Sequence[str]) -> Any:
     """Mean error by title and GPU, each in the order given, as a coloured table: ``title``, ``gpu``, ``error``."""
-    alt = _altair()
+    alt = the_altair()
     data = [{"title": row["title"], "gpu": row["gpu"], "error": row["error"]} for row in rows]
     base = alt.Chart(alt.Data(values=data)).encode(
         x=alt.X("gpu:N", title=None, sort=list(gpus), axis=alt.Axis(labelAngle=-35, orient="top")),
@@ -62,12 +72,12 @@ def error_map(rows: Sequence[Row], titles: Sequence[str], gpus: Sequence[str]) -
         )
     )
     words = base.mark_text(fontSize=11, color="#222").encode(text=alt.Text("error:Q", format=".1%"))
-    return _styled((cells + words).properties(width=alt.Step(66), height=alt.Step(24)))
+    return styled((cells + words).properties(width=alt.Step(66), height=alt.Step(24)))
 
 
 def bands(rows: Sequence[Row], columns: int = 4) -> Any:
     """Median and middle 80 % of a ratio against size in seconds, one panel a title."""
-    alt = _altair()
+    alt = the_altair()
     top = 2.0
     names = ("title", "size", "low", "middle", "high")
     data = [{name: row[name] for name in names} for row in rows]
@@ -81,12 +91,12 @@ def bands(rows: Sequence[Row], columns: int = 4) -> Any:
     line = base.mark_line(color=_BAR_COLOURS[0], strokeWidth=2).encode(y=alt.Y("middle:Q", scale=scale))
     even = alt.Chart().mark_rule(color="#d1495b", strokeDash=[4, 3]).encode(y=alt.datum(1, scale=scale))
     panels = alt.layer(band, line, even, data=alt.Data(values=data)).properties(width=190, height=120)
-    return _styled(panels.facet(facet=alt.Facet("title:N", title=None), columns=columns).resolve_scale(x="independent"))
+    return styled(panels.facet(facet=alt.Facet("title:N", title=None), columns=columns).resolve_scale(x="independent"))
 
 
 def density(rows: Sequence[Row], unit: str, bins_per_decade: int) -> Any:
     """Cells of measured against predicted, coloured by how many rows they hold, with the line of equality."""
-    alt = _altair()
+    alt = the_altair()
     half = 10 ** (0.5 / bins_per_decade)
     cells = [
         {
@@ -115,12 +125,12 @@ def density(rows: Sequence[Row], unit: str, bins_per_decade: int) -> Any:
     )
     ends_of_line = alt.Data(values=[{"x": low, "y": low}, {"x": high, "y": high}])
     even = alt.Chart(ends_of_line).mark_line(color="#d1495b", strokeDash=[4, 3]).encode(x="x:Q", y="y:Q")
-    return _styled((chart + even).properties(width=380, height=380))
+    return styled((chart + even).properties(width=380, height=380))
 
 
 def error_bars(rows: Sequence[Row]) -> Any:
     """Mean errors as bars: ``panel``, ``name``, ``what`` (time, power, energy), ``error``."""
-    alt = _altair()
+    alt = the_altair()
     whats = ["time", "power", "energy"]
     data = [{name: row[name] for name in ("panel", "name", "what", "error")} for row in rows]
     base = alt.Chart().encode(
@@ -132,7 +142,7 @@ def error_bars(rows: Sequence[Row]) -> Any:
     )
     words = base.mark_text(align="left", dx=3, fontSize=10, color="#333").encode(text=alt.Text("error:Q", format=".1%"))
     panels = alt.layer(bars, words, data=alt.Data(values=data)).properties(width=230, height=48)
-    return _styled(
+    return styled(
         panels.facet(
             row=alt.Row("name:N", title=None, header=alt.Header(labelAngle=0, labelAlign="left")),
             column=alt.Column("panel:N", title=None),
@@ -143,7 +153,7 @@ def error_bars(rows: Sequence[Row]) -> Any:
 
 def available() -> None:
     """Raise `MissingExtraError` if plots can't be drawn."""
-    _altair()
+    the_altair()
 
 
 def of_accuracy(document: Row, binned: Row) -> dict[str, Any]:
