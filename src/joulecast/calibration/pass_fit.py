@@ -120,6 +120,7 @@ def coefficients_of(
         idle_w=energies["idle_w"],
         clocked_w=energies["clocked_w"],
         active_w=energies["active_w"],
+        voltage_exponent=energies["voltage_exponent"],
         tensor_pj={m: pj * tensor for m, pj in start.tensor_pj.items() if m in gpu.tensor_tflops},
         cuda_pj={m: pj * cuda for m, pj in start.cuda_pj.items() if m in gpu.cuda_tflops},
         sfu_pj=energies["sfu"],

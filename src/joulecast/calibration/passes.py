@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.coefficients.schema import PowerCoefficients
+from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
-from joulecast.physics.host import MODULES, operations_started
-from joulecast.physics.power import core_scale, switching
+from joulecast.physics.host import MODULES, operations_started, plain_calls
+from joulecast.physics.power import switching, voltage_ratio
 from joulecast.physics.price import price
 from joulecast.physics.timeline import pass_time_s
 from joulecast.physics.timing import duration_s
@@ -193,13 +193,13 @@ class PassTable:
     kernel_s : ndarray, shape (r, k)
         Time of all kernels of each key, unscaled, launch costs apart. [s]
     launches, modules : ndarray, shape (r,)
-        Kernels started, and calls of modules with weights.
+        Operations started, and calls of modules, those without weights counted by `PLAIN_MODULE`.
     work : ndarray, shape (r, w)
-        Work by energy parameter (see `ENERGIES`): FLOP, results or bytes; the core's already times voltage squared.
+        Work by energy parameter (see `ENERGIES`): FLOP, results or bytes.
     busy : ndarray, shape (r, k)
         Time of each key's kernels weighted by the share of SMs in use. [s]
-    drive : ndarray, shape (r,)
-        Voltage squared times clock over the rate clock.
+    voltage, clock : ndarray, shape (r,)
+        Voltage and clock over those at the rate clock.
     time_s, power_w : ndarray, shape (r,)
     models : ndarray of str
     takes_turns : ndarray of bool
@@ -213,7 +213,8 @@ class PassTable:
     modules: Floats
     work: Floats
     busy: Floats
-    drive: Floats
+    voltage: Floats
+    clock: Floats
     time_s: Floats
     power_w: Floats
     models: npt.NDArray[np.str_]
@@ -221,18 +222,7 @@ class PassTable:
 
     def take(self, rows: Any) -> PassTable:
         """The passes at `rows`."""
-        names = (
-            "kernel_s",
-            "launches",
-            "modules",
-            "work",
-            "busy",
-            "drive",
-            "time_s",
-            "power_w",
-            "models",
-            "takes_turns",
-        )
+        names = [name for name in self.__dict__ if name not in ("gpu", "keys")]
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
@@ -259,9 +249,9 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
         repeats = np.array([one.repeats for one in run.workload.passes])
         times: dict[str, float] = {}
         busy: dict[str, float] = {}
-        launches = modules = 0.0
+        launches = 0.0
+        modules = plain_calls(run.workload.info) * float(repeats.sum())
         work = np.zeros(len(ENERGIES))
-        scale = float(core_scale(run.clock_mhz, gpu, power))
         for table in lowered.tables.values():
             shapes = OpTable(table.kind, {k: v for k, v in table.columns.items() if k not in COMMON})
             priced = price(shapes, gpu, conditions, power=power, pass_scales=False)
@@ -274,14 +264,16 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
                     keys.setdefault(key, len(keys))
                     times[key] = times.get(key, 0.0) + float(count[mask] @ seconds[mask])
                     busy[key] = busy.get(key, 0.0) + float(count[mask] @ (seconds * priced.energy.busy)[mask])
-            launches += float(count @ operations_started(priced.work.launches))
+            share = HostCoefficients.copy_share if table.kind == "copy" else 1.0
+            launches += share * float(count @ operations_started(priced.work.launches))
             modules += float(count.sum()) if table.kind in MODULES else 0.0
             w = priced.work
             flop = switching(w)
             units = (w.tensor_flop * flop, w.cuda_flop * flop, w.sfu_ops, w.shared_bytes, w.l2_bytes, w.dram_bytes)
-            work += np.array([count @ unit for unit in units]) * np.array([scale] * 5 + [1.0])
+            work += np.array([count @ unit for unit in units])
         rows.append({"times": times, "busy": busy, "launches": launches, "modules": modules, "work": work,
-                     "drive": scale * run.clock_mhz / gpu.rate_clock_mhz})  # fmt: skip
+                     "voltage": float(voltage_ratio(run.clock_mhz, gpu, power)),
+                     "clock": run.clock_mhz / gpu.rate_clock_mhz})  # fmt: skip
     order = tuple(keys)
     return PassTable(
         gpu=gpu,
@@ -291,7 +283,8 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
         modules=np.array([row["modules"] for row in rows]),
         work=np.array([row["work"] for row in rows]),
         busy=np.array([[row["busy"].get(key, 0.0) for key in order] for row in rows]),
-        drive=np.array([row["drive"] for row in rows]),
+        voltage=np.array([row["voltage"] for row in rows]),
+        clock=np.array([row["clock"] for row in rows]),
         time_s=np.array([run.time_s for run in runs]),
         power_w=np.array([run.power_w for run in runs]),
         models=np.array([run.model for run in runs]),
@@ -310,7 +303,7 @@ class PassFit:
     launch_us, module_us : float
         Cost of a launch, and added cost of a module, in eager mode. [us]
     energies : dict of str to float
-        pJ by the names of `ENERGIES`, and ``idle_w``, ``clocked_w``, ``active_w``. [pJ, W]
+        pJ by the names of `ENERGIES`, ``idle_w``, ``clocked_w``, ``active_w``, and ``voltage_exponent``. [pJ, W, 1]
     """
 
     scale: dict[str, float]
@@ -324,6 +317,10 @@ def predicted_time_s(table: PassTable, log_scale: Floats, launch_us: float, modu
     gpu_s = table.kernel_s @ np.exp(log_scale)
     host_s = (table.launches * launch_us + table.modules * module_us) * 1e-6
     return np.where(table.takes_turns, gpu_s + host_s, pass_time_s(gpu_s, host_s)), gpu_s
+
+
+#: What core-domain energies go with before a sweep of clocks tells: switching (2), and leakage that rises faster.
+_VOLTAGE_EXPONENT = 2.5
 
 
 def fit_passes(table: PassTable, idle_w: tuple[float, float], scale_width: float = 0.25) -> PassFit:
@@ -361,9 +358,9 @@ def fit_passes(table: PassTable, idle_w: tuple[float, float], scale_width: float
     launch_us, module_us = (float(x) for x in np.exp(time_fit.x[k:]))
 
     active = table.busy @ np.exp(log_scale)
-    names = [*ENERGIES, "idle_w", "clocked_w", "active_w"]
-    prior = np.log([*(p for p, _ in ENERGIES.values()), idle_w[0], max(idle_w[1], 1.0), 40.0])
-    width = np.array([*(w for _, w in ENERGIES.values()), 0.1, 0.3, 0.8])
+    names = [*ENERGIES, "idle_w", "clocked_w", "active_w", "voltage_exponent"]
+    prior = np.log([*(p for p, _ in ENERGIES.values()), idle_w[0], max(idle_w[1], 1.0), 40.0, _VOLTAGE_EXPONENT])
+    width = np.array([*(w for _, w in ENERGIES.values()), 0.1, 0.3, 0.8, 0.2])
 
     def power_residuals(theta: Floats) -> Floats:
         power = predicted_power_w(table, dict(zip(names, np.exp(theta), strict=True)), active, table.time_s)
@@ -381,9 +378,12 @@ def fit_passes(table: PassTable, idle_w: tuple[float, float], scale_width: float
 def predicted_power_w(table: PassTable, energies: dict[str, float], active_s: Floats, time_s: Floats) -> Floats:
     """Mean power of each pass over `time_s`. [W]"""
     picojoules = np.array([energies[name] for name in ENERGIES])
-    static = energies["idle_w"] + energies["clocked_w"] * table.drive
-    by_work_j = table.work @ picojoules * 1e-12
-    return np.asarray(static + (energies["active_w"] * table.drive * active_s + by_work_j) / time_s)
+    scale = table.voltage ** energies["voltage_exponent"]
+    drive = scale * table.clock
+    static = energies["idle_w"] + energies["clocked_w"] * drive
+    core = np.array([name != "dram" for name in ENERGIES])
+    by_work_j = (table.work[:, core] @ picojoules[core] * scale + table.work[:, ~core] @ picojoules[~core]) * 1e-12
+    return np.asarray(static + (energies["active_w"] * drive * active_s + by_work_j) / time_s)
 
 
 def _robust(residual: Floats) -> Floats:

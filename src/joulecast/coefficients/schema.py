@@ -93,7 +93,7 @@ TIME_PARAMETERS = (
 class PowerCoefficients:
     """Energies of one GPU: joules for each unit of work, and the watts it draws whatever it does.
 
-    Core-domain energies are stated at the voltage of the GPU's rate clock and scale with voltage squared.
+    Core-domain energies are stated at the voltage of the GPU's rate clock and scale with a power of the voltage.
 
     Attributes
     ----------
@@ -112,6 +112,9 @@ class PowerCoefficients:
     voltage_floor, voltage_knee : float
         Family curve where the GPU has no voltage points: voltage at low clocks over that at the highest clock,
         and the clock, over the highest, up to which it stays there.
+    voltage_exponent : float
+        Power of the voltage that core-domain energies go with: 2 of what is switched alone; more where leakage and
+        the losses of regulators, which rise faster, are in them.
     provenance, source : str
     rows : int
     error : float
@@ -138,6 +141,7 @@ class PowerCoefficients:
     dram_pj: float
     voltage_floor: float = 0.75
     voltage_knee: float = 0.7
+    voltage_exponent: float = 2.0
     provenance: str = "spec sheet"
     source: str = "defaults for a GPU without power data"
     rows: int = 0
@@ -165,15 +169,20 @@ class HostCoefficients:
     eager_us, compiled_us, cuda_graph_us : float
         Cost of a launch by launch mode. [us]
     module_us : float
-        Added cost in eager mode of calling a module with weights (linear, convolution, attention). [us]
+        Added cost in eager mode of calling a module with weights (linear, convolution, attention); modules without
+        weights cost a share of it (`joulecast.physics.host.PLAIN_MODULE`). [us]
+    copy_share : float
+        Cost of a launch that copies over that of another: most copies are made inside other operations, which need
+        their operands laid together, and no Python is gone through for them.
     provenance, source : str
     rows : int
     """
 
-    eager_us: float = 6.0
+    eager_us: float = 7.0
     compiled_us: float = 4.0
     cuda_graph_us: float = 1.0
-    module_us: float = 25.0
+    module_us: float = 14.0
+    copy_share: float = 0.2
     provenance: str = "spec sheet"
     source: str = "14 to 17 us a traced kernel on an H100's host (EnergAIzer artifact)"
     rows: int = 0

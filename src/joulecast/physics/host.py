@@ -1,13 +1,15 @@
-"""What starting kernels costs the host: a cost a launch, and one a module with weights."""
+"""What starting kernels costs the host: a cost a launch, and one a call of a module."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients.schema import HostCoefficients
+from joulecast.workloads.module_calls import module_calls
 
 #: Operations that are modules with weights of their own in an eager framework: their call costs the host more
 #: than the launch of a pointwise function.
@@ -16,6 +18,28 @@ MODULES = frozenset({"gemm", "conv2d", "moe", "context_attention", "generation_a
 #: Cost of the further kernels that a library starts for one operation, over that of an operation: no framework is
 #: gone through for them.
 _NEXT_KERNEL = 0.2
+
+#: Call of a module without weights over that of one with weights: its Python code runs, little is dispatched.
+PLAIN_MODULE = 0.5
+
+
+def plain_calls(info: Mapping[str, Any]) -> float:
+    """Calls of modules without weights in one pass of a workload, in calls of modules with weights."""
+    return PLAIN_MODULE * module_calls(info)
+
+
+def pass_cost_us(info: Mapping[str, Any], host: HostCoefficients, launch_mode: str) -> float:
+    """Host time of one pass beside that of its operations: calls of modules that start nothing themselves. [us]
+
+    Parameters
+    ----------
+    info : mapping
+        Of the workload.
+    host : HostCoefficients
+    launch_mode : str
+        ``eager``, ``compiled`` or ``cuda_graph``.
+    """
+    return plain_calls(info) * host.module_us if launch_mode == "eager" else 0.0
 
 
 def operations_started(launches: Any) -> npt.NDArray[np.float64]:
@@ -43,4 +67,5 @@ def host_cost_us(kind_name: str, launches: Any, host: HostCoefficients, launch_m
         Cost of each operation. [us]
     """
     module_us = host.module_us if launch_mode == "eager" and kind_name in MODULES else 0.0
-    return operations_started(launches) * host.launch_us(launch_mode) + module_us
+    share = host.copy_share if kind_name == "copy" else 1.0
+    return operations_started(launches) * host.launch_us(launch_mode) * share + module_us

@@ -158,8 +158,11 @@ def _family_voltage(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Float
 
 
 def core_scale(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
-    """Factor on core-domain energies at a clock: the voltage ratio squared. Dimensionless."""
-    return np.square(voltage_ratio(clock_mhz, gpu, power))
+    """Factor on core-domain energies at a clock: the voltage ratio to `PowerCoefficients.voltage_exponent`.
+
+    Dimensionless.
+    """
+    return np.asarray(voltage_ratio(clock_mhz, gpu, power) ** power.voltage_exponent)
 
 
 def static_power_w(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:

@@ -17,7 +17,7 @@ from joulecast.gpus import Gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered, lower
-from joulecast.physics.host import host_cost_us
+from joulecast.physics.host import host_cost_us, pass_cost_us
 from joulecast.physics.power import static_power_w
 from joulecast.physics.price import Priced, concatenated, price, take
 from joulecast.physics.timeline import Passes
@@ -68,7 +68,9 @@ def host_of(gpu: Gpu, host_us_per_launch: float | None) -> HostCoefficients:
     cost = number(host_us_per_launch, "host cost a launch", "us")
     if not 0 <= cost <= _LARGEST_HOST_US:
         raise InputError(f"host cost a launch must be between 0 and {_LARGEST_HOST_US:g} us, got {cost:g}")
-    return HostCoefficients(cost, cost, cost, module_us=0.0, provenance="measured", source="given by the user")
+    return HostCoefficients(
+        cost, cost, cost, module_us=0.0, copy_share=1.0, provenance="measured", source="given by the user"
+    )
 
 
 def priced_rows(lowered: Lowered, gpu: Gpu, exclude: tuple[str, ...] = ()) -> Rows:
@@ -130,12 +132,15 @@ def passes_of(lowered: Lowered, rows: Rows, members: npt.NDArray[np.intp], host:
     for place, name in enumerate(rows.kinds):
         those = kind_of == place
         cost_us[those] = host_cost_us(name, priced.work.launches[those], host, lowered.execution.launch_mode)
+    how = lowered.execution
+    calls_us = pass_cost_us(lowered.workload.info, host, how.launch_mode) / how.pp
+    started_us = np.bincount(pass_of, weights=count * cost_us, minlength=ids.size)
     return Passes(
         priced=priced,
         count=count,
         pass_of=pass_of.astype(np.intp),
         repeats=np.array([lowered.workload.passes[i].repeats for i in ids], dtype=np.float64),
-        host_s=np.asarray(np.bincount(pass_of, weights=count * cost_us, minlength=ids.size) * 1e-6, dtype=np.float64),
+        host_s=np.asarray(started_us + calls_us, dtype=np.float64) * 1e-6,
     )
 
 

@@ -20,7 +20,7 @@ from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered, lower
-from joulecast.physics.host import host_cost_us
+from joulecast.physics.host import host_cost_us, pass_cost_us
 from joulecast.physics.price import concatenated, price
 from joulecast.physics.timeline import Passes, Run, run_phase
 from joulecast.workloads.table import COMMON, OpTable
@@ -176,13 +176,14 @@ def run_pass(
         priced.append(one)
         count.append(table["count"])
         cost_us.append(host_cost_us(table.kind, one.work.launches, host, lowered.execution.launch_mode))
+    calls_us = pass_cost_us(lowered.workload.info, host, lowered.execution.launch_mode)
     counts: Any = np.concatenate(count).astype(np.float64)
     passes = Passes(
         priced=concatenated(priced),
         count=counts,
         pass_of=np.zeros(counts.size, dtype=np.intp),
         repeats=np.ones(1),
-        host_s=np.array([counts @ np.concatenate(cost_us) * 1e-6]),
+        host_s=np.array([(counts @ np.concatenate(cost_us) + calls_us) * 1e-6]),
     )
     return run_phase(passes, clock_mhz, gpu.power_limit_default_w)
 

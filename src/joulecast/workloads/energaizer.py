@@ -89,6 +89,7 @@ def workload_of_trace(rows: Any, name: str, *, restore: bool = True) -> Workload
         "source": "EnergAIzer trace", "dtype": shape.dtype, "batch": shape.images or shape.batch,
         "prompt_tokens": 0 if shape.images else shape.sequence, "traced_kernels": len(rows),
         "restored_launches": sum(op.added for op in ops),
+        **_of_its_model(name, ops),
     }  # fmt: skip
     return builder.build(
         parameters=parameters,
@@ -142,6 +143,14 @@ def as_precision(workload: Workload, precision: str) -> Workload:
         workload, tables=tables, memory=memory, info=MappingProxyType({**workload.info, "dtype": target}),
         notes=(*workload.notes, f"re-typed from {source} to {target}"),
     )  # fmt: skip
+
+
+def _of_its_model(name: str, ops: Sequence[TracedOp]) -> dict[str, Any]:
+    """Family and attention layers, where the file is named after the class of its model (``bertmodel_large...``)."""
+    word = Path(name).stem.split("_")[0].lower()
+    if not word.endswith("model"):
+        return {}
+    return {"family": word.removesuffix("model"), "num_layers": sum(op.is_reduction("softmax") for op in ops)}
 
 
 def _traced(row: Any, where: str, swapped: bool) -> TracedOp:
