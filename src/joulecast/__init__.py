@@ -8,18 +8,25 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from joulecast.api import predict, workload
+    from joulecast.api import predict, train, workload
     from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
     from joulecast.scenarios.footprint import Footprint, footprint
     from joulecast.scenarios.kernels import KernelTable, predict_kernels
     from joulecast.scenarios.prediction import Prediction
+    from joulecast.scenarios.training.prediction import TrainingPrediction
+    from joulecast.workloads.pytorch import capture
+    from joulecast.workloads.pytorch_costs import op_cost
     from joulecast.workloads.table import Workload
 
 _WHERE = {
     "predict": "api",
+    "sweep": "api",
     "workload": "api",
+    "train": "api",
+    "TrainingPrediction": "scenarios.training.prediction",
+    "Sweep": "scenarios.sweep.result",
     "predict_kernels": "scenarios.kernels",
     "KernelTable": "scenarios.kernels",
     "footprint": "scenarios.footprint",
@@ -27,6 +34,8 @@ _WHERE = {
     "use_coefficients": "coefficients.users",
     "Prediction": "scenarios.prediction",
     "Workload": "workloads.table",
+    "capture": "workloads.pytorch",
+    "op_cost": "workloads.pytorch_costs",
     "Gpu": "gpus",
     "gpu_names": "gpus",
     "load_gpu": "gpus",
@@ -43,13 +52,17 @@ __all__ = [
     "JoulecastError",
     "KernelTable",
     "Prediction",
+    "TrainingPrediction",
     "Workload",
     "__version__",
+    "capture",
     "footprint",
     "gpu_names",
     "load_gpu",
+    "op_cost",
     "predict",
     "predict_kernels",
+    "train",
     "use_coefficients",
     "workload",
 ]

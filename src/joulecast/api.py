@@ -5,28 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.coefficients.forecasts import forecast_notes, forecasting
+from joulecast.errors import InputError
 from joulecast.gpus import Gpu
-from joulecast.lowering.execution import Execution
+from joulecast.lowering.execution import Execution, share_of_batch
 from joulecast.scenarios.inference import predict_workload
 from joulecast.scenarios.prediction import Prediction
+from joulecast.workloads.pytorch import is_module, trace_module
 from joulecast.workloads.sources import open_workload
 from joulecast.workloads.table import Workload
 
+if TYPE_CHECKING:
+    from joulecast.scenarios.footprint import Site
+    from joulecast.scenarios.sweep.result import Sweep
 
-def workload(source: Any, **options: Any) -> Workload:
+if TYPE_CHECKING:
+    from joulecast.scenarios.training.prediction import TrainingPrediction
+
+
+def workload(source: Any, *inputs: Any, **options: Any) -> Workload:
     """The operations of a model, ready to be predicted on any GPU.
 
     Parameters
     ----------
-    source : str, Path, Workload, mapping or list
+    source : str, Path, Workload, mapping, list or torch.nn.Module
         A name in the model catalogue, a file (Hugging Face config, operation list, EnergAIzer trace; told apart by
-        content), a folder with a ``config.json``, or such a config or list itself.
+        content), a folder with a ``config.json``, or such a config or list itself; or a PyTorch module.
+    *inputs
+        What a PyTorch module is called with; nothing else takes any.
     **options
         Fields of `joulecast.workloads.request.Request`: ``batch``, ``prompt_tokens``, ``generate_tokens``,
-        ``image_size``, ``dtype``, ``weight_dtype``, ``kv_cache_dtype``, ``attn_dtype``, ``logits``.
+        ``image_size``, ``dtype``, ``weight_dtype``, ``kv_cache_dtype``, ``attn_dtype``, ``logits``. For a PyTorch
+        module those of `joulecast.workloads.pytorch.trace_module`.
 
     Returns
     -------
@@ -37,6 +49,10 @@ def workload(source: Any, **options: Any) -> Workload:
     InputError
         For an unknown model, a file of no format that is read, or an option out of bounds.
     """
+    if is_module(source):
+        return trace_module(source, *inputs, **options)
+    if inputs:
+        raise InputError("only a PyTorch module takes example inputs: give the options of a model by name")
     return open_workload(source, **options)
 
 
@@ -53,6 +69,9 @@ def predict(
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
+    dp: int = 1,
+    microbatches: int = 1,
+    overlap: float = 0.0,
     host_us_per_launch: float | None = None,
     memory_clock_mhz: float | None = None,
     temperature_c: float | None = None,
@@ -78,8 +97,13 @@ def predict(
         ``fused`` (default) or ``eager``.
     engine : str
         Whose kernels: ``pytorch`` (default), ``trtllm`` or ``vllm``.
-    tp, pp, ep : int
-        Tensor, pipeline and expert parallel degree.
+    tp, pp, ep, dp : int
+        Tensor, pipeline, expert and data parallel degree.
+    microbatches : int
+        That a pipeline works on at once. The batch is divided over them and over the `dp` replicas; a `Workload` is
+        taken to be that of one microbatch of one replica.
+    overlap : float
+        Share of the time of collectives that runs beside other work, 0 to 1.
     host_us_per_launch : float, optional
         Measured cost of a launch on your host. [us]
     memory_clock_mhz : float, optional
@@ -104,12 +128,15 @@ def predict(
     InfeasibleError
         If the model does not fit the GPU's memory.
     """
+    execution = Execution(launch_mode, attention, engine, tp, pp, ep, dp, microbatches, overlap)
+    if options.get("batch") is not None and not isinstance(source, Workload) and dp * microbatches > 1:
+        options["batch"] = share_of_batch(options["batch"], dp, microbatches)
     opened = open_workload(source, **options)
     with forecasting(forecast_from):
         found = predict_workload(
             opened,
             gpu,
-            execution=Execution(launch_mode, attention, engine, tp, pp, ep),
+            execution=execution,
             changes=changes,
             clock_mhz=clock_mhz,
             power_limit_w=power_limit_w,
@@ -125,3 +152,118 @@ def predict(
         notes=(*found.notes, *forecast_notes(forecast_from)),
         info=MappingProxyType({**found.info, "forecast_from": forecast_from}),
     )
+
+
+def train(source: Any, gpu: str | Gpu, **options: Any) -> TrainingPrediction:
+    """Time, power, energy and memory of training a model.
+
+    Parameters
+    ----------
+    source : str, Path, Workload, mapping or list
+        As for `workload`; the micro-batch of a ready workload is the batch it was made with.
+    gpu : str or Gpu
+    **options
+        Of the model: ``micro_batch`` (samples at once on a GPU), ``sequence_tokens``, ``image_size``,
+        ``weight_dtype``. Fields of `joulecast.lowering.recipe.Recipe`: ``precision``, ``optimizer``, ``update``,
+        ``master_weights``, ``clip_gradients``, ``accumulate``, ``checkpointing``, ``checkpointed_layers``,
+        ``trainable``, ``frozen_layers``, ``lora_rank``, ``lora_targets``. Fields of
+        `joulecast.scenarios.training.layout.Layout`: ``gpus``, ``tp``, ``pp``, ``cp``, ``ep``, ``zero``,
+        ``shard_group``, ``sequence_parallel``, ``schedule``, ``chunks``, ``gpus_per_node``, ``node_link_gb_s``.
+        Of the run, as `joulecast.scenarios.training.train.train` takes them: ``global_batch``, ``steps`` or
+        ``samples`` or ``tokens`` with ``epochs``, ``launch_mode``, ``attention``, ``changes``, ``clock_mhz``,
+        ``power_limit_w``, ``host_us_per_launch``, ``input_samples_per_s``, ``site``, ``ignore_memory``.
+
+    Returns
+    -------
+    TrainingPrediction
+
+    Raises
+    ------
+    InputError
+        For anything that can't be used as given, layouts that do not divide among them, with the nearest that does.
+    InfeasibleError
+        If the job does not fit the GPUs' memory.
+    """
+    from joulecast.scenarios.training.question import forward_pass, told_apart
+    from joulecast.scenarios.training.train import train as predict_training
+
+    model, recipe, layout, run = told_apart(options)
+    return predict_training(forward_pass(source, model, recipe), gpu, recipe, layout, **run)
+
+
+def sweep(
+    source: Any,
+    gpus: Any,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    clock_mhz: Any = None,
+    power_limit_w: Any = None,
+    host_us_per_launch: Any = None,
+    ignore_memory: bool = False,
+    max_time_s: float | None = None,
+    max_power_w: float | None = None,
+    max_energy_j: float | None = None,
+    min_tokens_per_s: float | None = None,
+    max_cost: float | None = None,
+    max_carbon_g: float | None = None,
+    site: Site | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    workers: int = 1,
+    run_on: str = "local",
+    **options: Any,
+) -> Sweep:
+    """Time, power and energy of a model at every combination of what is given; each argument one value or several.
+
+    Parameters
+    ----------
+    source : str, Path, Workload, mapping or list
+        As for `workload`.
+    gpus : str, Path, Gpu, or several
+    changes : mapping, optional
+        Fields of the GPU to one value or several, such as ``{"sm_count": [108, 128]}``.
+    clock_mhz, power_limit_w : float, None or several
+        None is the GPU's own; ``"all"`` even steps over what each GPU can be set to. [MHz, W]
+    host_us_per_launch : float, None or several
+        [us]
+    ignore_memory : bool
+        Price what does not fit all the same.
+    max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g : float, optional
+        What points must keep to; those that do not are infeasible.
+    site : Site, optional
+        Price and carbon of a kWh, and what is drawn beside the GPUs.
+    resume : path, optional
+        A folder for finished chunks: a sweep that was stopped goes on from them.
+    workers : int
+        Processes; with more than one, call from under ``if __name__ == "__main__"``.
+    run_on : str
+        ``local`` (default) or ``ray``; the result is the same.
+    **options
+        One value or several of ``launch_mode``, ``attention``, ``engine``, ``tp``, ``pp``, ``ep``, as for `predict`,
+        and of ``batch``, ``prompt_tokens``, ``generate_tokens``, ``image_size``, ``dtype``, ``weight_dtype``,
+        ``kv_cache_dtype``, ``attn_dtype``, as for `workload`.
+
+    Returns
+    -------
+    Sweep
+        ``columns`` by name, ``front()``, ``best("energy")``, ``to_polars()``. A point that can't be run is there too,
+        with its reason.
+
+    Raises
+    ------
+    InputError
+        For anything that can't be used as given; for more points than are held in memory.
+    """
+    from joulecast.scenarios.sweep import question
+    from joulecast.scenarios.sweep.objectives import Limits
+    from joulecast.scenarios.sweep.result import sweep_points
+    from joulecast.scenarios.sweep.run import checked_workers
+    from joulecast.scenarios.sweep.store import open_store
+
+    evaluator = question.inference(
+        source, gpus=gpus, changes=changes, clock_mhz=clock_mhz, power_limit_w=power_limit_w,
+        host_us_per_launch=host_us_per_launch, ignore_memory=ignore_memory, site=site, **options,
+    )  # fmt: skip
+    limits = Limits(max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g)
+    checked_workers(workers, run_on)
+    store = None if resume is None else open_store(resume, question.description(evaluator))
+    return sweep_points(evaluator, limits, store=store, workers=workers, on=run_on)

@@ -164,6 +164,29 @@ def _span(flag: str, first: float, last: float, step: float, *, quoted: str) -> 
     return [round(first + place * step, 9) for place in range(int(count) + 1)]
 
 
+_LARGE = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE]\+?[0-9]{1,2})?", re.ASCII)
+
+
+def large(flag: str, text: str | None, *, example: str = "15e12") -> float | None:
+    """A number above zero that may be spelt with an exponent (``15e12``); None where the flag was not given.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+    """
+    if text is None:
+        return None
+    if not _LARGE.fullmatch(text.strip()) or not float(text) > 0:
+        raise InputError(f"{flag} takes a number above zero, such as {example}, not {_quoted(text)}")
+    return float(text)
+
+
+def word(text: str | None) -> str | None:
+    """A word of our vocabulary as it is spelt there: lower case, with underscores."""
+    return None if text is None else text.strip().lower().replace("-", "_")
+
+
 def one_of(flag: str, text: str | None, choices: Sequence[str]) -> str | None:
     """`text` in lower case, if it is among `choices`; None where the flag was not given."""
     if text is None:

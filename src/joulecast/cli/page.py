@@ -193,17 +193,17 @@ def _side_costs(predictions: Sequence[Prediction], unit: str, site: Site | None)
 
 def _energy_facts(prediction: Prediction, top: int) -> Facts:
     items = [
-        ("  by family", _share_texts({_spelled(name): joules for name, joules in prediction.families.items()}, 8)),
-        ("  by module", _share_texts(prediction.modules, 10)),
+        ("  by family", share_texts({_spelled(name): joules for name, joules in prediction.families.items()}, 8)),
+        ("  by module", share_texts(prediction.modules, 10)),
     ]
     if top:
-        items.append(("  by layer", _share_texts(prediction.layers, top)))
+        items.append(("  by layer", share_texts(prediction.layers, top)))
     per_million = text.energy(summary.energy_per_million_tokens_j(prediction))
     items.append((f"  per M {unit_of(prediction)}s", (per_million,)))
     return Facts(tuple(items), title="where the joules go", label_width=16)
 
 
-def _share_texts(parts: Mapping[str, float], most: int) -> tuple[str, ...]:
+def share_texts(parts: Mapping[str, float], most: int) -> tuple[str, ...]:
     """The largest shares; the rest, if it is more than one, together."""
     found = list(summary.shares(parts).items())
     most = most if len(found) > most + 1 else len(found)
@@ -238,7 +238,7 @@ def _closing_facts(prediction: Prediction) -> Facts:
             "memory",
             (f"{text.gigabytes(m.needed_gb)} of {text.gigabytes(m.available_gb)} GB{each}: {verdict}", f"({made_of})"),
         ),
-        ("provenance", _provenance(prediction.provenance)),
+        ("provenance", provenance_texts(prediction.provenance)),
         ("±", ("half of the 90 % interval",)),
     ]
     if prediction.unpriced:
@@ -248,7 +248,7 @@ def _closing_facts(prediction: Prediction) -> Facts:
     return Facts(tuple(items), label_width=16)
 
 
-def _provenance(provenance: Mapping[str, str]) -> tuple[str, ...]:
+def provenance_texts(provenance: Mapping[str, str]) -> tuple[str, ...]:
     """Families of the same provenance together: ``gemm, attention: fitted``."""
     together: dict[str, list[str]] = {}
     for what, source in provenance.items():

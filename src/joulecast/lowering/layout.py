@@ -38,11 +38,12 @@ def divided(tables: Mapping[str, OpTable], workload: Workload, execution: Execut
     """
     out = dict(tables)
     messages: list[OpTable] = []
-    if execution.tp > 1:
+    if execution.expert_group > 1:
         for name, table in tables.items():
             out[name], sent = _tensor_parallel(table, execution)
             messages += sent
-        messages = _reduced_once(messages, tables, workload.layers)
+        if execution.ep == 1:
+            messages = _reduced_once(messages, tables, workload.layers)
     messages += _between_stages(tables, workload, execution)
     if messages:
         out["nccl"] = joined([*messages, *([out["nccl"]] if "nccl" in out else [])])
@@ -67,16 +68,44 @@ def _tensor_parallel(table: OpTable, execution: Execution) -> tuple[OpTable, lis
         for column in split:
             divided_size = _split(table.kind, column, columns[column], mask, execution.tp)
             columns[column] = np.where(mask, divided_size, columns[column])
-        if shard == "in":
+        if shard == "in" and execution.tp > 1:
             whole = table.take(mask)
             sent.append(_collective("all_reduce", execution.tp, _result_bytes(whole), whole))
     if table.kind == "moe":
+        _check_experts(table, execution)
         columns["moe_ep_size"] = np.full(len(table), float(execution.ep))
-        columns["moe_tp_size"] = np.full(len(table), float(execution.tp // execution.ep))
+        columns["moe_tp_size"] = np.full(len(table), float(max(execution.tp // execution.ep, 1)))
+        columns["num_tokens"] = table["num_tokens"] * float(execution.expert_replicas)
         summed = table.take(table["shard"] != SHARDS.index("partial"))
         if len(summed):
-            sent.append(_collective("all_reduce", execution.tp, _result_bytes(summed), summed))
+            sent += _experts_collectives(summed, execution)
     return OpTable(table.kind, columns), sent
+
+
+def _check_experts(table: OpTable, execution: Execution) -> None:
+    uneven = table["num_experts"] % execution.ep != 0
+    if uneven.any():
+        raise InputError(f"{int(table['num_experts'][uneven][0])} experts don't divide by ep={execution.ep}")
+
+
+def _experts_collectives(table: OpTable, execution: Execution) -> list[OpTable]:
+    """What GPUs exchange around each layer of experts.
+
+    Without expert parallelism every GPU of the group has all tokens and part of each expert: one all-reduce of the
+    results. With it, each GPU of the group sends its share of the tokens to the experts chosen for them, and gets
+    their results back: two all-to-alls, and an all-gather where a tensor-parallel group goes on with all tokens.
+    """
+    result = _result_bytes(table)
+    if execution.ep == 1:
+        return [_collective("all_reduce", execution.tp, result, table)]
+    if execution.ep <= execution.tp:  # each token goes to all the GPUs that one of its experts is divided over
+        routed = result * table["topk"] / execution.ep
+    else:
+        routed = result * table["topk"] / execution.tp
+    sent = [_collective("alltoall", execution.expert_group, routed, table, place=place) for place in (-1, 1)]
+    if execution.tp > 1:
+        sent.append(_collective("all_gather", execution.tp, result, table, place=2))
+    return sent
 
 
 def _reduced_once(messages: list[OpTable], tables: Mapping[str, OpTable], layers: tuple[str, ...]) -> list[OpTable]:
@@ -156,8 +185,8 @@ def _outputs(table: OpTable, side: str) -> Array:
     return np.asarray(np.maximum(np.floor((table[side] + 2 * table["padding"] - reach) / table["stride"]) + 1, 1.0))
 
 
-def _collective(name: str, gpus: int, message_bytes: Array, after: OpTable) -> OpTable:
-    """A collective behind each row of `after`."""
+def _collective(name: str, gpus: int, message_bytes: Array, after: OpTable, place: int = 1) -> OpTable:
+    """A collective behind each row of `after`, or `place` launches off."""
     columns = {
         "collective": name,
         "num_gpus": float(gpus),
@@ -165,4 +194,4 @@ def _collective(name: str, gpus: int, message_bytes: Array, after: OpTable) -> O
     }
     table = trusted_table("nccl", columns, len(after))
     common = {key: after[key] for key in COMMON}
-    return OpTable("nccl", {**table.columns, **common, "order": common["order"] + 1})
+    return OpTable("nccl", {**table.columns, **common, "order": common["order"] + place})

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from joulecast.bounds.dtypes import dtype
 from joulecast.errors import InputError
 from joulecast.lowering.autocast import autocast
-from joulecast.lowering.backward import Gradient, gradients, kept_bytes
+from joulecast.lowering.backward import Gradient, gradients
+from joulecast.lowering.held import Held, checkpointed, held, is_recomputed, siblings
 from joulecast.lowering.learning import Learning
 from joulecast.lowering.recipe import Recipe
-from joulecast.lowering.rows import ATTENTION, Row, rows_of, whole
-from joulecast.lowering.update import update
+from joulecast.lowering.rows import Row, rows_of, whole
+from joulecast.lowering.update import casts, update
 from joulecast.workloads.table import Workload, WorkloadBuilder
 
 
@@ -31,19 +32,20 @@ class Step:
         Parameters that learn, those that LoRA adds included.
     added : float
         Parameters that LoRA adds.
-    saved_bytes : float
-        Activations that one micro-batch keeps between its forward and backward pass, on one GPU before any layout.
-        [B]
-    recomputed_bytes : float
-        Largest set of activations that recomputation brings back at a time: those of one layer. [B]
+    held : Held
+        What stays in memory between forward and backward pass.
     """
 
     workload: Workload
     parameters: float
     trained: float
     added: float
-    saved_bytes: float
-    recomputed_bytes: float
+    held: Held
+
+    @property
+    def saved_bytes(self) -> float:
+        """Activations that one micro-batch keeps, before any layout divides them. [B]"""
+        return self.held.saved_bytes
 
 
 def training_step(forward: Workload, recipe: Recipe) -> Step:
@@ -77,7 +79,7 @@ def training_step(forward: Workload, recipe: Recipe) -> Step:
     builder = WorkloadBuilder(forward.name)
     tokens = forward.passes[0].tokens
     builder.begin_pass("forward", repeats=recipe.accumulate, tokens=tokens)
-    for row in rows:
+    for row in (*casts(rows, recipe, learns.tensors), *rows):
         builder.add(row.kind, layer=row.layer, count=row.count, shard=row.shard, **row.columns)
     _emit_recompute(builder, rows, recipe, forward)
     builder.begin_pass("backward", repeats=recipe.accumulate)
@@ -86,9 +88,8 @@ def training_step(forward: Workload, recipe: Recipe) -> Step:
     added = learns.added
     trained = learns.trained(forward.parameters, added)
     builder.begin_pass("optimizer")
-    for row in update(rows, recipe, trained, learns.tensors):
+    for row in update(recipe, trained, learns.tensors):
         builder.add(row.kind, layer=row.layer, count=row.count, **row.columns)
-    saved, again = _saved(rows, recipe, forward, learns)
     built = builder.build(
         memory=forward.memory,
         parameters=forward.parameters + added,
@@ -96,7 +97,7 @@ def training_step(forward: Workload, recipe: Recipe) -> Step:
         notes=forward.notes,
         unpriced=forward.unpriced,
     )
-    return Step(built, forward.parameters, trained, added, saved, again)
+    return Step(built, forward.parameters, trained, added, held(rows, recipe, forward, learns))
 
 
 def _loss(rows: list[Row], recipe: Recipe) -> list[Row]:
@@ -125,16 +126,9 @@ def _loss(rows: list[Row], recipe: Recipe) -> list[Row]:
     ]
 
 
-def _checkpointed(recipe: Recipe, layers: float) -> float:
-    """Share of the layers that are checkpointed."""
-    if recipe.checkpointing == "none":
-        return 0.0
-    return 1.0 if recipe.checkpointed_layers is None else min(recipe.checkpointed_layers / layers, 1.0)
-
-
 def _emit_recompute(builder: WorkloadBuilder, rows: list[Row], recipe: Recipe, forward: Workload) -> None:
-    share = _checkpointed(recipe, float(forward.info.get("num_layers") or 1))
-    chosen = [row for row in rows if _is_recomputed(row, recipe)]
+    share = checkpointed(recipe, float(forward.info.get("num_layers") or 1))
+    chosen = [row for row in rows if is_recomputed(row, recipe)]
     if not share or not chosen:
         return
     builder.begin_pass("recompute", repeats=recipe.accumulate)
@@ -142,15 +136,9 @@ def _emit_recompute(builder: WorkloadBuilder, rows: list[Row], recipe: Recipe, f
         builder.add(row.kind, layer=row.layer, count=row.count * share, shard=row.shard, **row.columns)
 
 
-def _is_recomputed(row: Row, recipe: Recipe) -> bool:
-    if recipe.checkpointing == "selective":
-        return row.kind in ATTENTION
-    return recipe.checkpointing == "full" and "*" in row.layer
-
-
 def _backward(rows: list[Row], learns: Learning) -> list[Row]:
     """Operations of the backward pass, in order."""
-    siblings = _siblings(rows)
+    later = siblings(rows)
     out: list[Row] = []
     for row in reversed(rows):
         reached = learns.reached(row)
@@ -162,15 +150,15 @@ def _backward(rows: list[Row], learns: Learning) -> list[Row]:
                 share = learns.weights(row) if learns.recipe.trainable == "all" else 0.0
             if share <= 0:
                 continue
-            shard = _shard_of(row, one, siblings)
+            shard = _shard_of(row, one, later)
             columns = whole(one.kind, one.columns)
             out.append(Row(one.kind, columns, row.layer, row.count * share, shard, len(out)))
         if row.kind == "gemm":
-            out += _beside_a_multiply(row, learns, siblings, len(out))
+            out += _beside_a_multiply(row, learns, later, len(out))
     return out
 
 
-def _beside_a_multiply(row: Row, learns: Learning, siblings: Mapping[int, int], place: int) -> list[Row]:
+def _beside_a_multiply(row: Row, learns: Learning, later: Mapping[int, int], place: int) -> list[Row]:
     """The gradient of a bias, and the sum of the gradients where several multiplies read one input."""
     c = row.columns
     out = []
@@ -178,7 +166,7 @@ def _beside_a_multiply(row: Row, learns: Learning, siblings: Mapping[int, int], 
     if row.layer in learns.biased and learns.recipe.trainable == "all":
         sums = {"op": "sum", "rows": c["n"], "dim": c["m"], "dtype": plain}
         out.append(("row_reduction", sums, learns.weights(row)))
-    if siblings.get(row.order, 0) > 0:
+    if later.get(row.order, 0) > 0:
         total = {"op": "add", "elements": c["m"] * c["k"], "inputs": 2.0, "dtype": plain}
         out.append(("elementwise", total, learns.data(row)))
     return [
@@ -188,52 +176,16 @@ def _beside_a_multiply(row: Row, learns: Learning, siblings: Mapping[int, int], 
     ]
 
 
-def _siblings(rows: list[Row]) -> dict[int, int]:
-    """Place of each multiply among those of its block that read the same input, by order; the first has 0."""
-    seen: dict[tuple[str, float, float], int] = {}
-    out = {}
-    for row in rows:
-        if row.kind == "gemm" and "lora" not in row.layer:
-            key = (row.layer.rpartition(".")[0], row.columns["m"], row.columns["k"])
-            out[row.order] = seen.get(key, 0) if row.shard == "out" else 0
-            seen[key] = seen.get(key, 0) + 1
-    return out
-
-
-def _shard_of(row: Row, one: Gradient, siblings: Mapping[int, int]) -> str:
+def _shard_of(row: Row, one: Gradient, later: Mapping[int, int]) -> str:
     """How a layout divides a gradient: along what it divides the operation along."""
     if row.shard == "none" or one.kind == "moe":
         return "partial" if one.kind == "moe" and one.of == "weights" else row.shard
     if one.kind == "gemm" and one.of == "data":
         # the gradient of what all GPUs read is a sum over them; sums of one input go out together
-        return "out" if row.shard == "in" else ("in" if siblings.get(row.order, 0) == 0 else "partial")
+        return "out" if row.shard == "in" else ("in" if later.get(row.order, 0) == 0 else "partial")
     if one.kind == "gemm":
         # dw'[n, k]: outputs are divided as rows of the product, inputs as its columns
         return "out" if row.shard == "in" else "rows"
     if one.kind == "conv2d_data_gradient":
         return "out" if row.shard == "in" else "in"
     return "out"
-
-
-def _saved(rows: list[Row], recipe: Recipe, forward: Workload, learns: Learning) -> tuple[float, float]:
-    """Activations kept between forward and backward pass, and the most that one layer's recomputation brings back."""
-    layers = float(forward.info.get("num_layers") or 1)
-    share = _checkpointed(recipe, layers)
-    siblings = _siblings(rows)
-    kept = layer_kept = boundary = 0.0
-    hidden = float(forward.info.get("hidden_size") or 0)
-    for row in rows:
-        reached = learns.reached(row)
-        if reached <= 0 or siblings.get(row.order, 0) > 0:
-            continue
-        if row.kind == "gemm" and learns.weights(row) <= 0:
-            continue  # the gradient of what it read needs its weights alone
-        held = kept_bytes(row.kind, row.columns) * row.count * reached
-        if _is_recomputed(row, recipe):
-            layer_kept += held * share / layers
-            held *= 1.0 - share
-        kept += held
-    if recipe.checkpointing == "full" and hidden:
-        size = 4.0 if recipe.formats.mixed or recipe.formats.weights == "fp32" else 2.0
-        boundary = share * layers * forward.passes[0].tokens * hidden * size
-    return kept + boundary, layer_kept

@@ -13,7 +13,7 @@ from joulecast.lowering.rows import Row, weights_of, whole
 _TENSORS_A_LAUNCH = 100.0
 
 
-def update(rows: list[Row], recipe: Recipe, trained: float, tensors: float) -> Iterator[Row]:
+def update(recipe: Recipe, trained: float, tensors: float) -> Iterator[Row]:
     """The update of all parameters, and what surrounds it."""
     if trained < 1:
         return
@@ -63,15 +63,15 @@ def update(rows: list[Row], recipe: Recipe, trained: float, tensors: float) -> I
         yield launches(rule.steps, 2, 1, rule.flop / rule.steps, state, "optimizer.update")
         if master:
             yield launches(1, 1, 1, 1, "fp32", "optimizer.cast")
-    if formats.mixed:
-        # autocast narrows each weight once a forward pass
-        narrowed = sum(row.count * weights_of(row) for row in rows if row.kind in ("gemm", "conv2d", "moe"))
-        if narrowed:
-            each = max(tensors, 1.0)
-            cast = {
-                "op": "cast",
-                "elements": max(round(narrowed / each), 1),
-                "dtype": "fp32",
-                "out_dtype": formats.model,
-            }
-            yield Row("elementwise", whole("elementwise", cast), "weights.cast", each * recipe.accumulate, "none", 0)
+
+
+def casts(rows: list[Row], recipe: Recipe, tensors: float) -> Iterator[Row]:
+    """The narrow copies of its weights that an autocasting framework makes once a forward pass."""
+    narrowed = sum(row.count * weights_of(row) for row in rows if row.kind in ("gemm", "conv2d", "moe"))
+    if not (recipe.formats.mixed and narrowed):
+        return
+    each = max(tensors, 1.0)
+    columns = {
+        "op": "cast", "elements": max(round(narrowed / each), 1), "dtype": "fp32", "out_dtype": recipe.formats.model,
+    }  # fmt: skip
+    yield Row("elementwise", whole("elementwise", columns), "weights.cast", each, "none", 0)

@@ -1,0 +1,143 @@
+"""`Layout`: how a training job is spread over GPUs and nodes, and whether it divides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from joulecast.errors import InputError, UnknownNameError, shortened
+from joulecast.gpus import Gpu
+
+SCHEDULES = ("1f1b", "gpipe", "interleaved")
+
+#: Network of a node divided by its GPUs, one direction, by architecture of servers built with them: adapters of
+#: 4 x EDR (V100: DGX-1), 8 x HDR (A100), 8 x NDR (H100, H200), 8 x NDR or XDR (B200). [GB/s]
+_NODE_LINK_GB_S = {"volta": 6.25, "ampere": 25.0, "hopper": 50.0, "blackwell": 50.0}
+
+#: One adapter of 100 Gbit/s between eight GPUs. [GB/s]
+_PLAIN_LINK_GB_S = 12.5 / 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a training job is spread over GPUs.
+
+    Attributes
+    ----------
+    gpus : int
+        Of the whole job.
+    tp, pp, cp, ep : int
+        Tensor, pipeline, context and expert parallel degree; data parallel is what is left of `gpus`. Experts are
+        spread over GPUs of the tensor-parallel group.
+    zero : int
+        What data-parallel GPUs divide among them instead of each holding it: 0 nothing, 1 states of the optimizer,
+        2 gradients too, 3 weights too (FSDP).
+    shard_group : int, optional
+        GPUs that divide these among them, where not all data-parallel ones do (hybrid sharding).
+    sequence_parallel : bool
+        Whether tensor-parallel GPUs divide what lies between their multiplies, along the sequence.
+    schedule : str
+        One of `SCHEDULES`.
+    chunks : int
+        Pieces of the model on each stage of an interleaved pipeline.
+    gpus_per_node : int
+        GPUs that NVLink or one host's PCIe joins.
+    node_link_gb_s : float, optional
+        Network of a node for each of its GPUs, one direction. [GB/s]
+
+    Raises
+    ------
+    InputError
+        If a degree is no whole number, or the degrees do not divide the GPUs.
+    """
+
+    gpus: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    zero: int = 0
+    shard_group: int | None = None
+    sequence_parallel: bool = False
+    schedule: str = "1f1b"
+    chunks: int = 1
+    gpus_per_node: int = 8
+    node_link_gb_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "tp", "pp", "cp", "ep", "chunks", "gpus_per_node"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name), 1))
+        object.__setattr__(self, "zero", _whole("zero", self.zero, 0))
+        if self.zero > 3:
+            raise InputError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
+        if self.schedule not in SCHEDULES:
+            raise UnknownNameError("pipeline schedule", self.schedule, SCHEDULES)
+        if self.schedule != "interleaved" and self.chunks > 1:
+            raise InputError("chunks belong to the interleaved schedule: give schedule='interleaved' with them")
+        model = self.tp * self.pp * self.cp
+        if self.gpus % model:
+            near = max(model, round(self.gpus / model) * model)
+            degrees = " x ".join(f"{name}={getattr(self, name)}" for name in ("tp", "pp", "cp"))
+            raise InputError(f"{self.gpus} GPUs do not divide by {degrees}: the nearest number that does is {near}")
+        if self.tp % self.ep:
+            raise InputError(
+                f"ep={self.ep} must divide tp={self.tp}: experts are spread over the tensor-parallel group"
+            )
+        if self.tp > self.gpus_per_node:
+            raise InputError(
+                f"tp={self.tp} reaches beyond a node of {self.gpus_per_node} GPUs: "
+                f"tp={self.gpus_per_node} is the most, or give gpus_per_node"
+            )
+        if self.shard_group is not None:
+            group = _whole("shard_group", self.shard_group, 1)
+            if self.dp % group:
+                raise InputError(f"shard_group={group} must divide the {self.dp} data-parallel GPUs")
+            object.__setattr__(self, "shard_group", group)
+        if self.node_link_gb_s is not None and not 0 < float(self.node_link_gb_s) <= 1e5:
+            raise InputError(f"node_link_gb_s must be between 0 and 100,000 GB/s, got {self.node_link_gb_s}")
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree."""
+        return self.gpus // (self.tp * self.pp * self.cp)
+
+    @property
+    def shards(self) -> int:
+        """GPUs among which ZeRO divides what it divides."""
+        return self.shard_group or self.dp * self.cp
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the job."""
+        return -(-self.gpus // self.gpus_per_node)
+
+    def link_gb_s(self, gpu: Gpu) -> float:
+        """Network of a node for each of its GPUs, one direction: what was given, or usual for the GPU. [GB/s]"""
+        if self.node_link_gb_s is not None:
+            return float(self.node_link_gb_s)
+        return _NODE_LINK_GB_S.get(gpu.architecture, _PLAIN_LINK_GB_S) if gpu.nvlink_gb_s > 0 else _PLAIN_LINK_GB_S
+
+
+def micro_batches(global_batch: int, micro_batch: int, layout: Layout) -> int:
+    """Micro-batches that one update takes on each data-parallel GPU.
+
+    Raises
+    ------
+    InputError
+        If they do not divide, with the nearest global batch that does.
+    """
+    whole = micro_batch * layout.dp
+    if global_batch % whole:
+        near = max(whole, round(global_batch / whole) * whole)
+        raise InputError(
+            f"a global batch of {global_batch} does not divide by micro-batch {micro_batch} x {layout.dp} "
+            f"data-parallel GPUs: the nearest that does is {near}"
+        )
+    return global_batch // whole
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= 2**24:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {shortened(value)!r}")
+    return int(value)

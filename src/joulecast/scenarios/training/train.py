@@ -1,0 +1,267 @@
+"""`train`: a model, a recipe and a layout to the time, power, energy and memory of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w, number
+from joulecast.errors import InputError
+from joulecast.gpus import Gpu, load_gpu
+from joulecast.lowering.execution import Execution
+from joulecast.lowering.recipe import Recipe
+from joulecast.lowering.training import training_step
+from joulecast.scenarios.footprint import Site, account
+from joulecast.scenarios.pricing import host_of
+from joulecast.scenarios.training.layout import Layout, micro_batches
+from joulecast.scenarios.training.memory import refuse_what_does_not_fit, training_memory
+from joulecast.scenarios.training.prediction import TrainingPrediction
+from joulecast.scenarios.training.step import run_step
+from joulecast.workloads.table import OpTable, Workload
+
+#: Sizes that context parallelism divides, by kind: all that goes along the sequence.
+_ALONG_SEQUENCE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gemm": ("m",),
+        "row_reduction": ("rows",),
+        "elementwise": ("elements",),
+        "gather": ("rows",),
+        "copy": ("elements",),
+        "moe": ("num_tokens",),
+    }
+)
+
+
+def train(
+    forward: Workload,
+    gpu: str | Gpu,
+    recipe: Recipe,
+    layout: Layout,
+    *,
+    global_batch: int | None = None,
+    steps: float | None = None,
+    samples: float | None = None,
+    tokens: float | None = None,
+    epochs: float = 1.0,
+    launch_mode: str = "eager",
+    attention: str = "fused",
+    changes: Mapping[str, str | float] | None = None,
+    clock_mhz: float | None = None,
+    power_limit_w: float | None = None,
+    host_us_per_launch: float | None = None,
+    input_samples_per_s: float | None = None,
+    site: Site | None = None,
+    ignore_memory: bool = False,
+    exclude: tuple[str, ...] = (),
+) -> TrainingPrediction:
+    """Predict a training job.
+
+    Parameters
+    ----------
+    forward : Workload
+        The forward pass over one micro-batch, in the format of the recipe.
+    gpu : str or Gpu
+    recipe : Recipe
+        Its `accumulate` is replaced where a global batch is given.
+    layout : Layout
+    global_batch : int, optional
+        Samples of one update over all GPUs; default one micro-batch (times `Recipe.accumulate`) on each.
+    steps, samples, tokens : float, optional
+        Length of the run: updates, or samples or tokens in the data set, `epochs` times.
+    epochs : float
+    launch_mode, attention : str
+        As for `predict`.
+    changes, clock_mhz, power_limit_w, host_us_per_launch
+        As for `predict`.
+    input_samples_per_s : float, optional
+        Rate at which the input pipeline delivers samples, all of them together. [1/s]
+    site : Site, optional
+        Where it runs, for money and carbon.
+    ignore_memory : bool
+        Price a job that does not fit all the same.
+    exclude : tuple of str
+        GPUs whose fitted coefficients may not be used.
+
+    Returns
+    -------
+    TrainingPrediction
+
+    Raises
+    ------
+    InputError
+        For anything that can't be used as given.
+    InfeasibleError
+        If it does not fit the memory.
+    """
+    described = load_gpu(gpu, changes)
+    clock = check_clock_mhz(clock_mhz, described.clock_min_mhz, described.clock_max_mhz, described.name)
+    limit = described.power_limit_default_w
+    if power_limit_w is not None:
+        limit = check_power_limit_w(power_limit_w, described.idle_w, described.name)
+    if layout.gpus > 1 and described.nvlink_gb_s <= 0 and described.pcie_gb_s <= 0:
+        raise InputError(f"{described.name} has no link to other GPUs: give gpus=1")
+    micro = int(forward.info.get("batch") or 1)
+    count = recipe.accumulate if global_batch is None else micro_batches(global_batch, micro, layout)
+    recipe = replace(recipe, accumulate=count)
+    _check_layout(forward, layout, count)
+    step = training_step(_divided_along_sequence(forward, layout), recipe)
+    memory = training_memory(step, recipe, layout, count, described)
+    if not ignore_memory:
+        refuse_what_does_not_fit(forward.name, memory, recipe, layout, micro, described)
+    execution = Execution(launch_mode, attention, "pytorch", tp=layout.tp, ep=layout.ep)
+    whole = micro * count * layout.dp
+    input_s = 0.0
+    if input_samples_per_s is not None:
+        rate = number(input_samples_per_s, "input rate", "samples/s")
+        if not rate > 0:
+            raise InputError(f"input rate must be above 0 samples/s, got {rate:g}")
+        input_s = whole / rate
+    host = host_of(described, host_us_per_launch)
+    figures = run_step(
+        step, recipe, layout, described, execution, host,
+        micro_batches=count, clock_mhz=clock, power_limit_w=limit, input_s=input_s, exclude=exclude,
+    )  # fmt: skip
+    tokens_each = forward.passes[0].tokens / micro
+    length = _steps(steps, samples, tokens, epochs, whole, tokens_each)
+    energy_j = figures.energy_j * layout.gpus
+    flop = sum(step.workload.flop("matmul", phase=phase) for phase in ("forward", "backward")) * layout.dp * layout.cp
+    again = step.workload.flop("matmul", phase="recompute") * layout.dp * layout.cp if _again(step.workload) else 0.0
+    peak = _peak_flop_s(described, recipe.formats.model) * layout.gpus * figures.time_s
+    footprint = None
+    if site is not None:
+        runs = length or 1.0
+        footprint = account(energy_j * runs, figures.time_s * runs, site, gpu_count=layout.gpus)
+    return TrainingPrediction(
+        workload=forward.name,
+        gpu=described.name,
+        gpus=layout.gpus,
+        nodes=layout.nodes,
+        micro_batch=micro,
+        micro_batches=count,
+        global_batch=whole,
+        step_time_s=figures.time_s,
+        parts_s=figures.parts_s,
+        tokens_per_sample=tokens_each,
+        power_w=figures.energy_j / figures.time_s,
+        peak_power_w=figures.peak_power_w,
+        step_energy_j=energy_j,
+        clock_mhz=figures.clock_mhz,
+        throttled=figures.throttled,
+        bound_by=figures.bound_by,
+        mfu=flop / peak,
+        hfu=(flop + again) / peak,
+        model_flop=flop,
+        modules=MappingProxyType({name: value * layout.gpus for name, value in figures.modules.items()}),
+        memory=memory,
+        steps=length,
+        footprint=footprint,
+        intervals=figures.intervals,
+        provenance=figures.provenance,
+        warnings=_warnings(memory, described.name, limit, described.power_limit_max_w),
+        notes=forward.notes,
+        info=MappingProxyType(
+            {
+                **forward.info,
+                "precision": recipe.precision,
+                "optimizer": recipe.optimizer,
+                "checkpointing": recipe.checkpointing,
+                "trainable": recipe.trainable,
+                "parameters": step.parameters,
+                "trained_parameters": step.trained,
+                "power_limit_w": limit,
+                **{name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep", "dp", "zero")},
+            }
+        ),
+    )
+
+
+def _again(workload: Workload) -> bool:
+    return any(one.phase == "recompute" for one in workload.passes)
+
+
+def _peak_flop_s(gpu: Gpu, format_: str) -> float:
+    """The data sheet's dense rate of a format. [FLOP/s]"""
+    rate = gpu.tensor_tflops.get(format_) if format_ != "fp32" else None
+    if not rate:
+        rate = gpu.cuda_tflops.get(format_) or gpu.cuda_tflops["fp32"]
+    return float(rate) * 1e12
+
+
+def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
+    rows_of_layers = {path.partition("*")[0] for path in forward.layers if "*" in path}
+    layers = int(forward.info.get("num_layers") or 0) if len(rows_of_layers) == 1 else 0
+    if layout.pp > 1:
+        if not layers:
+            raise InputError(f"pp={layout.pp} needs a model of like layers, which {forward.name} is not: give pp=1")
+        pieces = layout.pp * layout.chunks
+        if layers % pieces:
+            fits = [n for n in range(1, layers + 1) if layers % (n * layout.chunks) == 0]
+            near = min(fits or [1], key=lambda n: abs(n - layout.pp))
+            what = f"pp={layout.pp}" + (f" x {layout.chunks} chunks" if layout.chunks > 1 else "")
+            raise InputError(f"{layers} layers do not divide by {what}: the nearest that does is pp={near}")
+        if count < layout.pp and layout.schedule == "interleaved":
+            raise InputError(
+                f"an interleaved pipeline takes at least as many micro-batches as stages: {count} for {layout.pp}"
+            )
+    if layout.cp > 1:
+        length = forward.info.get("prompt_tokens") or forward.info.get("tokens") or 0
+        if length and int(length) % layout.cp:
+            raise InputError(f"a sequence of {length} tokens does not divide by cp={layout.cp}")
+
+
+def _divided_along_sequence(forward: Workload, layout: Layout) -> Workload:
+    """What one GPU of a context-parallel group does, and the norms that sequence parallelism divides.
+
+    Attention over a divided sequence is balanced over the group, each with its share of all pairs.
+    """
+    if layout.cp == 1 and not layout.sequence_parallel:
+        return forward
+    tables = {}
+    for name, table in forward.tables.items():
+        columns = dict(table.columns)
+        if layout.cp > 1:
+            if name in _ALONG_SEQUENCE:
+                for column in _ALONG_SEQUENCE[name]:
+                    columns[column] = np.maximum(np.ceil(columns[column] / layout.cp), 1.0)
+            else:
+                columns["count"] = columns["count"] / layout.cp
+        if layout.sequence_parallel and name in ("row_reduction", "elementwise"):
+            inner = np.array(["*" in one for one in forward.layers])[table["layer"]]
+            columns["shard"] = np.where(inner & (table["shard"] == 0), 1, table["shard"])
+        tables[name] = OpTable(name, columns)
+    return replace(forward, tables=MappingProxyType(tables))
+
+
+def _steps(
+    steps: float | None, samples: float | None, tokens: float | None, epochs: float, batch: int, tokens_each: float
+) -> float | None:
+    given = {"steps": steps, "samples": samples, "tokens": tokens}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise InputError(f"give the length of the run once, as {' or '.join(named)}")
+    for name in (*named, "epochs"):
+        value = number(epochs if name == "epochs" else given[name], name, "")
+        if not 0 < value <= 1e18:
+            raise InputError(f"{name} must be above 0, got {value:g}")
+    if not named:
+        return None
+    if steps is not None:
+        return float(steps)
+    data = float(samples) if samples is not None else float(tokens or 0.0) / tokens_each
+    return float(np.ceil(data * epochs / batch))
+
+
+def _warnings(memory: Any, name: str, limit_w: float, most_w: float) -> tuple[str, ...]:
+    found = []
+    if not memory.fits:
+        found.append(
+            f"needs {memory.needed_gb:.1f} GB of memory a GPU where {name} has {memory.available_gb:.1f} GB: "
+            "it would not run"
+        )
+    if limit_w > most_w:
+        found.append(f"{name} can't be set above {most_w:g} W, {limit_w:g} W were asked for")
+    return tuple(found)

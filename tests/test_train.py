@@ -1,0 +1,217 @@
+"""A training job: sums, limits of its parts, layouts, memory, bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import joulecast as jc
+from joulecast.cli import main
+from joulecast.errors import InfeasibleError, InputError, UnknownNameError
+from joulecast.gpus import load_gpu
+from joulecast.scenarios.training.communication import Group, collective_s, data_group
+from joulecast.scenarios.training.layout import Layout, micro_batches
+
+LLAMA = {"sequence_tokens": 2048, "precision": "bf16", "checkpointing": "full", "zero": 3}
+
+
+@pytest.fixture(scope="module")
+def eight():
+    return jc.train("meta-llama/Llama-3.1-8B", "h100", gpus=8, global_batch=64, **LLAMA)
+
+
+def test_parts_sum_to_the_step_and_modules_to_its_energy(eight):
+    assert sum(eight.parts_s.values()) == pytest.approx(eight.step_time_s)
+    assert sum(eight.modules.values()) == pytest.approx(eight.step_energy_j)
+    assert eight.power_w * eight.gpus * eight.step_time_s == pytest.approx(eight.step_energy_j)
+    assert eight.power_w <= eight.peak_power_w * 1.001 <= 700 * 1.002
+
+
+def test_model_flop_is_six_times_parameters_and_tokens_and_attention(eight):
+    # 6 N D for the multiplies with N without the embedding table (it is looked up), causal attention beside:
+    # 2 products x 2 FLOP x 3 (forward and backward; 3.5 as the kernel runs it) x s^2 / 2 x hidden x layers a sample
+    tokens = 64 * 2048
+    multiplied = 6 * (8.030e9 - 128256 * 4096) * tokens
+    attention = 64 * 3.5 * 2 * 2 * (2048 * 2049 / 2) * 4096 * 32
+    assert eight.model_flop == pytest.approx(multiplied + attention, rel=2e-3)
+    assert eight.hfu / eight.mfu == pytest.approx(4 / 3, abs=0.03)
+
+
+def test_an_accumulated_step_takes_no_longer_than_its_micro_batches_apart():
+    one, four = (jc.train("gpt2", "a100", micro_batch=4, accumulate=n, sequence_tokens=512) for n in (1, 4))
+    update = one.parts_s["optimizer"]
+    assert four.step_time_s == pytest.approx(4 * (one.step_time_s - update) + update, rel=0.02)
+    assert four.step_energy_j < 4 * one.step_energy_j
+
+
+def test_scaling_out_lowers_power_a_gpu_and_rate_a_gpu():
+    jobs = [
+        jc.train("gpt2", "a100", micro_batch=1, sequence_tokens=1024, gpus=n, precision="bf16", node_link_gb_s=2.0)
+        for n in (1, 8, 64)
+    ]
+    watts = [job.power_w for job in jobs]
+    rates = [job.tokens_per_s / job.gpus for job in jobs]
+    assert watts[0] > watts[2]
+    assert rates[0] > rates[1] > rates[2]
+    assert jobs[2].parts_s["communication"] > jobs[1].parts_s["communication"] > 0
+
+
+@pytest.mark.parametrize(("stages", "count"), [(2, 4), (4, 8), (4, 32)])
+def test_the_bubble_is_the_published_share(stages, count):
+    # GPipe and 1F1B: (p - 1) / m of the ideal time where stages are even (Narayanan et al., 2021); ours has the
+    # embedding and vocabulary head at the ends, so that it is not below
+    job = jc.train(
+        "meta-llama/Llama-3.1-8B", "h100", gpus=stages, pp=stages, accumulate=count, ignore_memory=True,
+        sequence_tokens=2048, precision="bf16",
+    )  # fmt: skip
+    computed = sum(job.parts_s[name] for name in ("forward", "backward"))
+    share = job.parts_s["bubble"] / computed
+    assert share >= (stages - 1) / count
+    chunked = jc.train(
+        "meta-llama/Llama-3.1-8B", "h100", gpus=stages, pp=stages, accumulate=count, ignore_memory=True,
+        sequence_tokens=2048, precision="bf16", schedule="interleaved", chunks=2,
+    )  # fmt: skip
+    assert chunked.parts_s["bubble"] < job.parts_s["bubble"]
+
+
+def test_a_slower_clock_never_speeds_a_step_up_and_a_cap_is_kept():
+    clocks = [jc.train("bert-large-uncased", "a100", micro_batch=16, sequence_tokens=256, clock_mhz=c)
+              for c in (705, 1005, 1410)]  # fmt: skip
+    times = [job.step_time_s for job in clocks]
+    assert times[0] > times[1] > times[2]
+    capped = jc.train("bert-large-uncased", "a100", micro_batch=16, sequence_tokens=256, power_limit_w=200)
+    assert capped.throttled
+    assert capped.power_w <= 200 * 1.001
+    assert capped.step_time_s > times[2]
+
+
+def test_sharding_divides_states_gradients_and_weights_in_turn():
+    memory = [
+        jc.train("gpt2", "a100", gpus=8, zero=z, precision="fp32", sequence_tokens=128).memory.parts for z in range(4)
+    ]
+    parameters = 124439808
+    # Rajbhandari et al., 2020: K = 8 bytes of Adam's states, 4 of gradients, 4 of weights in fp32
+    assert memory[0]["optimizer"] == pytest.approx(8 * parameters / 1e9)
+    assert memory[1]["optimizer"] == pytest.approx(parameters / 1e9)
+    assert memory[1]["gradients"] == pytest.approx(4 * parameters / 1e9)
+    assert memory[2]["gradients"] == pytest.approx(4 * parameters / 8 / 1e9)
+    assert memory[2]["weights"] == pytest.approx(4 * parameters / 1e9)
+    assert memory[3]["weights"] == pytest.approx(4 * parameters / 8 / 1e9)
+
+
+def test_an_all_reduce_between_nodes_is_bound_by_the_network():
+    gpu = load_gpu("h100")
+    size = 1e9
+    inside = collective_s("all_reduce", size, Group(8, 8), gpu, 50.0)
+    between = collective_s("all_reduce", size, Group(64, 8), gpu, 5.0)
+    # each GPU sends 2 (n - 1) / n of an eighth of the buffer: at 5 GB/s and 85 % of it
+    assert between == pytest.approx(2 * 7 / 8 * size / 8 / (5e9 * 0.85), rel=0.02)
+    assert between > inside
+    assert collective_s("all_reduce", size, Group(1, 1), gpu, 50.0) == 0
+
+
+@given(dp=st.integers(1, 64), tp=st.sampled_from([1, 2, 4, 8]))
+def test_a_group_of_data_parallel_gpus_spans_as_many_nodes_as_it_must(dp, tp):
+    layout = Layout(gpus=dp * tp, tp=tp)
+    group = data_group(layout, layout.dp)
+    assert group.local <= 8 // tp
+    assert group.nodes == math.ceil(dp / min(dp, 8 // tp))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    micro=st.integers(1, 8), dp=st.integers(1, 8), count=st.integers(1, 16), off=st.integers(0, 7),
+)  # fmt: skip
+def test_micro_batches_divide_or_the_nearest_batch_that_does_is_named(micro, dp, count, off):
+    batch = micro * dp * count + off
+    if batch % (micro * dp) == 0:
+        assert micro_batches(batch, micro, Layout(gpus=dp)) * micro * dp == batch
+    else:
+        with pytest.raises(InputError, match=r"nearest that does is \d+"):
+            micro_batches(batch, micro, Layout(gpus=dp))
+
+
+@pytest.mark.parametrize(
+    ("given_", "says"),
+    [
+        ({"gpus": 6, "tp": 4}, "nearest number that does is 8"),
+        ({"gpus": 8, "pp": 8}, "nearest that does is pp=6"),
+        ({"gpus": 16, "tp": 16}, "beyond a node"),
+        ({"zero": 4}, "zero must be 0, 1, 2 or 3"),
+        ({"gpus": 0}, "whole number of at least 1"),
+        ({"gpus": True}, "whole number"),
+        ({"samples": 0}, "samples must be above 0"),
+        ({"samples": float("nan")}, "samples"),
+        ({"steps": 10, "tokens": 10}, "give the length of the run once"),
+        ({"clock_mhz": 99}, "clock"),
+        ({"chunks": 2}, "interleaved"),
+        ({"input_samples_per_s": -1}, "input rate"),
+        ({"gpus": 4, "shard_group": 3}, "must divide"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(given_, says):
+    with pytest.raises(InputError, match=says) as caught:
+        jc.train("gpt2", "a100", sequence_tokens=128, **given_)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(UnknownNameError, match="micro_batches"):
+        jc.train("gpt2", "a100", micro_batches=3)
+
+
+def test_a_model_of_no_like_layers_takes_no_pipeline():
+    with pytest.raises(InputError, match="like layers"):
+        jc.train("resnet50", "a100", gpus=2, pp=2)
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_may():
+    with pytest.raises(InfeasibleError, match=r"does not fit .* by [\d,.]+ GB.*zero=3"):
+        jc.train("meta-llama/Meta-Llama-3-70B", "h100", gpus=8, precision="bf16", sequence_tokens=128)
+
+
+def test_the_input_bounds_a_small_network():
+    job = jc.train("resnet50", "a100", micro_batch=32, precision="amp_bf16", input_samples_per_s=100)
+    assert job.samples_per_s == pytest.approx(100)
+    assert job.bound_by == "input"
+    free = jc.train("resnet50", "a100", micro_batch=32, precision="amp_bf16")
+    assert job.power_w < free.power_w
+
+
+def test_a_run_is_as_long_as_its_data(eight):
+    run = jc.train("meta-llama/Llama-3.1-8B", "h100", gpus=8, global_batch=64, tokens=1e9, epochs=2, **LLAMA)
+    assert run.steps == math.ceil(2e9 / 2048 / 64)
+    assert run.run_energy_j == pytest.approx(run.steps * eight.step_energy_j)
+
+
+def test_the_command_line_gives_the_same_figures(capsys):
+    asked = ["train", "gpt2", "--gpu", "a100", "--sequence", "256", "--micro-batch", "2", "--steps", "10"]
+    assert main([*asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    ours = jc.train("gpt2", "a100", sequence_tokens=256, micro_batch=2, steps=10)
+    assert told["run_energy_j"] == pytest.approx(ours.run_energy_j)
+    assert main(asked) == 0
+    page = capsys.readouterr().out
+    assert "MFU" in page
+    assert max(map(len, page.splitlines())) <= 80
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batch=st.integers(1, 64), length=st.sampled_from([1, 7, 128, 1024]), gpus=st.sampled_from([1, 2, 8, 24]),
+    precision=st.sampled_from(["fp32", "tf32", "amp_fp16", "amp_bf16", "bf16", "fp8"]), zero=st.integers(0, 3),
+)  # fmt: skip
+def test_any_job_has_positive_finite_figures(batch, length, gpus, precision, zero):
+    job = jc.train(
+        "gpt2", "h100", micro_batch=batch, sequence_tokens=length, gpus=gpus, precision=precision, zero=zero,
+        ignore_memory=True,
+    )  # fmt: skip
+    assert 0 < job.step_time_s < math.inf
+    assert 0 < job.power_w <= 700.1
+    assert all(value >= 0 for value in job.parts_s.values())
+    lower, upper = job.interval("energy_j")
+    assert lower <= job.step_energy_j <= upper
