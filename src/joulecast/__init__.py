@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from joulecast.api import predict, train, workload
+    from joulecast.api import predict, sweep, train, workload
     from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
     from joulecast.scenarios.footprint import Footprint, footprint
     from joulecast.scenarios.kernels import KernelTable, predict_kernels
     from joulecast.scenarios.prediction import Prediction
+    from joulecast.scenarios.sweep.result import Sweep
     from joulecast.scenarios.training.prediction import TrainingPrediction
     from joulecast.workloads.pytorch import capture
     from joulecast.workloads.pytorch_costs import op_cost
@@ -52,6 +53,7 @@ __all__ = [
     "JoulecastError",
     "KernelTable",
     "Prediction",
+    "Sweep",
     "TrainingPrediction",
     "Workload",
     "__version__",
@@ -62,6 +64,7 @@ __all__ = [
     "op_cost",
     "predict",
     "predict_kernels",
+    "sweep",
     "train",
     "use_coefficients",
     "workload",

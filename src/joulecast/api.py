@@ -18,10 +18,10 @@ from joulecast.workloads.sources import open_workload
 from joulecast.workloads.table import Workload
 
 if TYPE_CHECKING:
+    import os
+
     from joulecast.scenarios.footprint import Site
     from joulecast.scenarios.sweep.result import Sweep
-
-if TYPE_CHECKING:
     from joulecast.scenarios.training.prediction import TrainingPrediction
 
 

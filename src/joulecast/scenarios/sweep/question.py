@@ -1,0 +1,220 @@
+"""From what a person asks of a sweep to its space, checked before anything is evaluated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulecast.bounds.dtypes import dtype
+from joulecast.bounds.ranges import number
+from joulecast.errors import InputError, UnknownNameError, shortened
+from joulecast.gpus import Gpu, load_gpu, resolve
+from joulecast.gpus.changes import changeable_fields
+from joulecast.lowering.execution import Execution
+from joulecast.scenarios.footprint import Site
+from joulecast.scenarios.pricing import host_of
+from joulecast.scenarios.sweep.inference import EXECUTION, SET, InferenceEvaluator
+from joulecast.scenarios.sweep.sensitivity import At
+from joulecast.scenarios.sweep.settings import CLOCKS, LIMITS, clocks_of, evenly, limits_of
+from joulecast.scenarios.sweep.space import Axis, Share, Space, axis
+from joulecast.workloads.request import Request
+from joulecast.workloads.table import Workload
+
+#: What stands for even steps over what each GPU can be set to.
+ALL = "all"
+
+
+def inference(
+    source: Any,
+    *,
+    gpus: Any,
+    changes: Mapping[str, Any] | None = None,
+    clock_mhz: Any = None,
+    power_limit_w: Any = None,
+    host_us_per_launch: Any = None,
+    ignore_memory: bool = False,
+    site: Site | None = None,
+    **options: Any,
+) -> InferenceEvaluator:
+    """The points of a sweep over inference, ready to be evaluated; each argument one value or several.
+
+    Parameters
+    ----------
+    source : str, Path, Workload, mapping or list
+        As for `joulecast.workload`.
+    gpus : str, Path, Gpu, or several
+    changes : mapping, optional
+        Fields of the GPU to their values.
+    clock_mhz, power_limit_w : float, None or several
+        None is the GPU's own; ``"all"`` even steps over what each GPU can be set to. [MHz, W]
+    host_us_per_launch : float, None or several
+        [us]
+    ignore_memory : bool
+        Price what does not fit all the same.
+    site : Site, optional
+        For money and carbon.
+    **options
+        Fields of `Execution` (``launch_mode``, ``engine``, ``tp``, ...) and of a `Request` (``batch``, ``dtype``, ...).
+
+    Returns
+    -------
+    InferenceEvaluator
+
+    Raises
+    ------
+    InputError
+        For what no point could use: an unknown model, GPU, field, format, word or option, no values, too many points.
+    """
+    how = [_axis(name, options.pop(name, getattr(Execution(), name)), _checked_execution) for name in EXECUTION]
+    known = {one.name for one in fields(Request)}
+    for name in options:
+        if name not in known:
+            raise UnknownNameError("option", name, (*known, *EXECUTION))
+    asked = [_axis(name, value, _checked_request) for name, value in options.items() if value is not None]
+    first = _gpu_axis(gpus)
+    space = Space(
+        (
+            first,
+            *_change_axes(changes),
+            *how,
+            *asked,
+            _axis("host_us_per_launch", host_us_per_launch, lambda _, value: _checked_host(first, value)),
+            _axis("clock_mhz", _spread(clock_mhz, CLOCKS), lambda _, value: _positive("clock", "MHz", value)),
+            _axis(
+                "power_limit_w", _spread(power_limit_w, LIMITS), lambda _, value: _positive("power limit", "W", value)
+            ),
+        )
+    ).checked()
+    evaluator = InferenceEvaluator(source, space, Site() if site is None else site, ignore_memory)
+    _first_workload(evaluator)
+    return evaluator
+
+
+def description(evaluator: InferenceEvaluator) -> dict[str, Any]:
+    """All that the answers follow from, as plain values: what a folder of chunks must agree with."""
+    return {
+        "sweep": "inference",
+        "axes": {
+            one.name: [repr(value) if isinstance(value, Gpu) else str(value) for value in one.values]
+            for one in evaluator.space.axes
+        },
+        "gpus": [repr(resolve(value)[0]) for value in evaluator.space.axis("gpu").values],
+        "workload": _hash_of(_first_workload(evaluator)),
+        "site": repr(asdict(evaluator.site)),
+        "ignore_memory": evaluator.ignore_memory,
+    }
+
+
+def _axis(name: str, values: Any, checked: Any) -> Axis:
+    found = axis(name, values)
+    return axis(
+        name, [value if value is None or isinstance(value, Share) else checked(name, value) for value in found.values]
+    )
+
+
+def _gpu_axis(gpus: Any) -> Axis:
+    several = [gpus] if isinstance(gpus, str | Path | Gpu) or not hasattr(gpus, "__iter__") else list(gpus)
+    found: list[Any] = []
+    for one in several:
+        gpu, _ = resolve(one)
+        found.append(gpu.name if isinstance(one, str) and not one.lower().endswith(".toml") else gpu)
+    if not found:
+        raise InputError("gpu has no values: give one or several")
+    return Axis("gpu", tuple(dict.fromkeys(found)))
+
+
+def _change_axes(changes: Mapping[str, Any] | None) -> list[Axis]:
+    if changes is not None and not isinstance(changes, Mapping):
+        raise InputError(f"changes must map fields of a GPU to values, got {shortened(changes)!r}")
+    known = changeable_fields()
+    found = []
+    for key, values in (changes or {}).items():
+        name = str(key).strip().lower().replace("-", "_")
+        if name not in known:
+            raise UnknownNameError("GPU field", key, known)
+        found.append(axis(SET + name, values))
+    return found
+
+
+def _spread(values: Any, count: int) -> Any:
+    """`values`, with even steps in place of ``"all"``."""
+    if isinstance(values, str) and values.strip().lower() == ALL:
+        return evenly(count)
+    return values
+
+
+def _positive(what: str, unit: str, value: Any) -> float:
+    found = number(value, what, unit)
+    if found <= 0:
+        raise InputError(f"{what} must be above zero, got {found:g} {unit}")
+    return found
+
+
+def _checked_host(gpus: Axis, value: Any) -> float:
+    host_of(resolve(gpus.values[0])[0], value)
+    return float(value)
+
+
+def _checked_execution(name: str, value: Any) -> Any:
+    """A value of one field, in its own spelling; `ep` needs as many tensor-parallel GPUs."""
+    return getattr(Execution(**{"tp": value, "ep": value} if name == "ep" else {name: value}), name)
+
+
+def _checked_request(name: str, value: Any) -> Any:
+    if name.endswith("dtype"):
+        return dtype(value).name
+    return getattr(Request(**{name: value}), name)
+
+
+def _first_workload(evaluator: InferenceEvaluator) -> Workload:
+    """A workload of the space: the first, or where that can't be made the last."""
+    axes = [one for one in evaluator.space.axes if one.name in evaluator.asked]
+    ends = [{one.name: one.values[place] for one in axes} for place in (0, -1)]
+    try:
+        return evaluator.open(_given(ends[0]))
+    except InputError:
+        if ends[0] == ends[1]:
+            raise
+        try:
+            return evaluator.open(_given(ends[1]))
+        except InputError:
+            pass
+        raise
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _hash_of(workload: Workload) -> str:
+    """Of everything that its answers follow from."""
+    known = hashlib.sha256(repr((workload.passes, workload.memory, sorted(workload.unpriced.items()))).encode("utf-8"))
+    for name, table in sorted(workload.tables.items()):
+        for column, values in sorted(table.columns.items()):
+            known.update(f"{name}.{column}".encode())
+            known.update(np.ascontiguousarray(values).tobytes())
+    return known.hexdigest()
+
+
+def at_point(evaluator: InferenceEvaluator, point: int) -> At:
+    """A point with all that predicting it alone needs."""
+    space = evaluator.space
+    places = {name: int(code[0]) for name, code in space.codes(np.array([point], dtype=np.int64)).items()}
+    values = {one.name: one.values[places[one.name]] for one in space.axes}
+    gpu = load_gpu(
+        values["gpu"], {name.removeprefix(SET): value for name, value in values.items() if name.startswith(SET)}
+    )
+    clock, limit = clocks_of([values["clock_mhz"]], gpu)[0][0], limits_of([values["power_limit_w"]], gpu)[0][0]
+    return At(
+        workload=evaluator.open(_given({name: values[name] for name in evaluator.asked})),
+        gpu=gpu,
+        execution=Execution(**_given({name: values[name] for name in EXECUTION})),
+        clock_mhz=float(clock),
+        power_limit_w=float(limit),
+        host_us_per_launch=values["host_us_per_launch"],
+    )

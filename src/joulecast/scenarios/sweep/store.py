@@ -1,0 +1,114 @@
+"""A folder of finished chunks: what a sweep that was stopped goes on from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulecast.coefficients import places
+from joulecast.errors import InputError, shortened
+from joulecast.scenarios.sweep.chunk import Chunk
+
+_QUESTION = "question.json"
+_SCHEMA = "joulecast.sweep.chunks/1"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Finished chunks of one question in `folder`, one file each, written whole or not at all."""
+
+    folder: Path
+
+    def load(self, start: int) -> Chunk | None:
+        """The chunk that starts at `start`; None where it is not there or can't be read."""
+        try:
+            with np.load(self._path(start), allow_pickle=False) as file:
+                columns = {name: file[name] for name in file.files if name != "reasons"}
+                return Chunk(start, columns, tuple(str(text) for text in file["reasons"]))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None
+
+    def save(self, chunk: Chunk) -> None:
+        """Keep a chunk."""
+        _write(
+            self._path(chunk.start),
+            lambda file: np.savez(file, allow_pickle=False, reasons=np.array(chunk.reasons), **chunk.columns),
+        )
+
+    def _path(self, start: int) -> Path:
+        return self.folder / f"chunk-{start:010d}.npz"
+
+
+def open_store(folder: str | os.PathLike[str], question: Any) -> Store:
+    """The folder of a question's finished chunks, made where it is not there.
+
+    Parameters
+    ----------
+    folder : path
+    question : plain values
+        All that the answers follow from.
+
+    Raises
+    ------
+    InputError
+        If the folder holds chunks of another question or other files, or can't be written.
+    """
+    path = Path(folder)
+    name = shortened(path)
+    asked = fingerprint(question)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        known = path / _QUESTION
+        if known.exists():
+            found = json.loads(known.read_text(encoding="utf-8"))
+            if not isinstance(found, dict) or found.get("schema") != _SCHEMA:
+                raise InputError(
+                    f"{name} is no folder of a sweep's chunks: give an empty one, or that of the same sweep"
+                )
+            if found.get("fingerprint") != asked:
+                raise InputError(
+                    f"{name} holds chunks of another sweep (other values, coefficients or version): "
+                    "give another folder, or ask the same"
+                )
+        elif any(path.iterdir()):
+            raise InputError(f"{name} is not empty and holds no sweep: give an empty folder for the chunks")
+        else:
+            text = json.dumps({"schema": _SCHEMA, "fingerprint": asked, "question": question}, indent=1, default=str)
+            _write(known, lambda file: file.write(text.encode("utf-8")))
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"can't keep chunks in {name}: {getattr(error, 'strerror', None) or error}") from None
+    return Store(path)
+
+
+def fingerprint(question: Any) -> str:
+    """Of a question, the coefficients in use, and the version: alike only where the answers are."""
+    from joulecast import __version__
+
+    known = hashlib.sha256(json.dumps([__version__, question], sort_keys=True, default=str).encode("utf-8"))
+    for folder in (places.shipped_folder(), places.users_folder()):
+        for path in sorted(folder.iterdir()) if folder is not None else ():
+            if path.is_file():
+                known.update(path.name.encode("utf-8"))
+                known.update(path.read_bytes())
+    return known.hexdigest()
+
+
+def _write(path: Path, content: Callable[[Any], Any]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            content(file)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"can't write {shortened(path)}: {error.strerror or error}") from None
