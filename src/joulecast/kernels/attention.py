@@ -16,6 +16,11 @@ from joulecast.workloads.table import OpTable
 #: Cost of a byte of keys and values in the kernel that prepares them, relative to queries: values are not rotated.
 KEY_WEIGHT = 0.7
 
+#: Rate of Ampere's matrix instructions on Hopper over that of its own, which PyTorch's fused attention
+#: (FlashAttention-2) does not use. (W. Luo et al., Benchmarking and dissecting the Nvidia Hopper GPU architecture,
+#: IPDPS 2024: 62.9 % of peak on average.)
+MMA_SHARE = 0.629
+
 #: Share of peak that long kernels reach, to set the time of a block against what a row of blocks costs beside them.
 TYPICAL_SHARE = 0.45
 
@@ -109,6 +114,8 @@ def prefill(
     traffic = prefill_traffic(shape, grid, gpu, conditions, formats, prepares, beside_bytes)
     head_dim, value_dim = shape.head_dim, shape.value_dim
     tensor_rate, cuda_rate, on_cuda = flash.rates(gpu, formats.math)
+    if conditions.engine == "pytorch" and flash.major(gpu) == 9:
+        tensor_rate = tensor_rate * MMA_SHARE
     if conditions.engine == "trtllm" and flash.major(gpu) == 10:
         # widths that the asynchronous copies can't take run on kernels with Ampere's instructions
         tensor_rate = np.where(head_dim % 16 == 0, tensor_rate, np.minimum(tensor_rate, 2048.0 * gpu.sm_count))
