@@ -199,6 +199,9 @@ def sweep(
     clock_mhz: Any = None,
     power_limit_w: Any = None,
     host_us_per_launch: Any = None,
+    memory_clock_mhz: Any = None,
+    temperature_c: Any = None,
+    forecast_from: str | None = None,
     ignore_memory: bool = False,
     max_time_s: float | None = None,
     max_power_w: float | None = None,
@@ -225,6 +228,10 @@ def sweep(
         None is the GPU's own; ``"all"`` even steps over what each GPU can be set to. [MHz, W]
     host_us_per_launch : float, None or several
         [us]
+    memory_clock_mhz, temperature_c : float, None or several
+        [MHz, deg C]
+    forecast_from : str, optional
+        As for `predict`.
     ignore_memory : bool
         Price what does not fit all the same.
     max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g : float, optional
@@ -238,9 +245,9 @@ def sweep(
     run_on : str
         ``local`` (default) or ``ray``; the result is the same.
     **options
-        One value or several of ``launch_mode``, ``attention``, ``engine``, ``tp``, ``pp``, ``ep``, as for `predict`,
-        and of ``batch``, ``prompt_tokens``, ``generate_tokens``, ``image_size``, ``dtype``, ``weight_dtype``,
-        ``kv_cache_dtype``, ``attn_dtype``, as for `workload`.
+        One value or several of ``launch_mode``, ``attention``, ``engine``, ``tp``, ``pp``, ``ep``, ``dp``,
+        ``microbatches``, ``overlap``, as for `predict`, and of ``batch``, ``prompt_tokens``, ``generate_tokens``,
+        ``image_size``, ``dtype``, ``weight_dtype``, ``kv_cache_dtype``, ``attn_dtype``, as for `workload`.
 
     Returns
     -------
@@ -261,7 +268,8 @@ def sweep(
 
     evaluator = question.inference(
         source, gpus=gpus, changes=changes, clock_mhz=clock_mhz, power_limit_w=power_limit_w,
-        host_us_per_launch=host_us_per_launch, ignore_memory=ignore_memory, site=site, **options,
+        host_us_per_launch=host_us_per_launch, memory_clock_mhz=memory_clock_mhz, temperature_c=temperature_c,
+        forecast_from=forecast_from, ignore_memory=ignore_memory, site=site, **options,
     )  # fmt: skip
     limits = Limits(max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g)
     checked_workers(workers, run_on)

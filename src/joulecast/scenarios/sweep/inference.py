@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.coefficients.forecasts import forecasting
 from joulecast.coefficients.schema import PROVENANCES
 from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
-from joulecast.lowering.execution import Execution
+from joulecast.gpus.state import running_at
+from joulecast.lowering.execution import Execution, share_of_batch
 from joulecast.lowering.lower import for_gpu
 from joulecast.physics.timeline import Passes
 from joulecast.scenarios.footprint import Site, account
@@ -35,6 +37,9 @@ Ints = npt.NDArray[np.intp]
 SET = "set."
 EXECUTION = tuple(one.name for one in fields(Execution))
 RUN = ("host_us_per_launch", "clock_mhz", "power_limit_w")
+
+#: What a GPU runs at beside its core clock; points that share it are priced together.
+STATE = ("memory_clock_mhz", "temperature_c")
 
 #: Figures that `joulecast.scenarios.sweep.settle.settled` gives.
 _SETTLED = (
@@ -81,22 +86,25 @@ class InferenceEvaluator:
     source : str, Path, Workload, mapping or list
         What is swept.
     space : Space
-        Its axes, slowest first: ``gpu``, fields of it (``set.sm_count``), fields of `Execution`, what is asked of the
-        model, then `RUN`.
+        Its axes, slowest first: ``gpu``, fields of it (``set.sm_count``), `STATE`, fields of `Execution`, what is
+        asked of the model, then `RUN`.
     site : Site
         For money and carbon.
     ignore_memory : bool
         Whether points that do not fit are priced all the same.
+    forecast_from : str, optional
+        As for `joulecast.predict`.
     """
 
     source: Any
     space: Space
     site: Site = Site()  # noqa: RUF009 - frozen
     ignore_memory: bool = False
+    forecast_from: str | None = None
     _kept: _Kept = field(default_factory=_Kept, repr=False, compare=False)
 
     def __reduce__(self) -> Any:
-        return InferenceEvaluator, (self.source, self.space, self.site, self.ignore_memory)
+        return InferenceEvaluator, (self.source, self.space, self.site, self.ignore_memory, self.forecast_from)
 
     @property
     def words(self) -> Mapping[str, Sequence[str]]:
@@ -114,15 +122,16 @@ class InferenceEvaluator:
         for name in (*self.words, "gpu_count"):
             columns[name] = np.zeros(n, dtype=np.int16)
         cuts = np.flatnonzero(np.diff(outer, prepend=outer[0] - 1, append=outer[-1] + 1))
-        for first, last in pairwise(cuts):
-            self._alike(np.arange(first, last), codes, columns, reasons)
+        with forecasting(self.forecast_from):
+            for first, last in pairwise(cuts):
+                self._alike(np.arange(first, last), codes, columns, reasons)
         columns["reason"] = reasons.codes
         return Chunk(start, columns, tuple(reasons.known))
 
     @property
     def asked(self) -> tuple[str, ...]:
         """Axes of what is asked of the model."""
-        return self._names(lambda name: name not in (*EXECUTION, *RUN, "gpu") and not name.startswith(SET))
+        return self._names(lambda name: name not in (*EXECUTION, *RUN, *STATE, "gpu") and not name.startswith(SET))
 
     def _names(self, wanted: Callable[[str], bool]) -> tuple[str, ...]:
         return tuple(axis.name for axis in self.space.axes if wanted(axis.name))
@@ -163,7 +172,7 @@ class InferenceEvaluator:
         reasons: Reasons,
     ) -> None:  # fmt: skip
         """What the workloads of points need of memory; those that can't be run say why."""
-        count = len(block.workloads)
+        count, replicas = len(block.workloads), execution.dp * execution.microbatches
         needed, available, tokens = np.full((3, count), np.nan)
         unfit = np.zeros(count, dtype=np.bool_)
         for one in np.unique(place).tolist():
@@ -172,7 +181,11 @@ class InferenceEvaluator:
                 reasons.say(rows[place == one], block.merged.reasons[one])
                 continue
             need = memory_need(workload, gpu, execution)
-            needed[one], available[one], tokens[one] = need.needed_gb, need.available_gb, tokens_out(workload)
+            needed[one], available[one], tokens[one] = (
+                need.needed_gb,
+                need.available_gb,
+                tokens_out(workload) * replicas,
+            )
             unfit[one] = not (need.fits or self.ignore_memory)
         columns["memory_needed_gb"][rows], columns["memory_available_gb"][rows] = needed[place], available[place]
         columns["tokens_out"][rows] = tokens[place]
@@ -198,7 +211,7 @@ class InferenceEvaluator:
                     return
                 its = place == one
                 part = _Block(block.first + one, block.workloads[one : one + 1],
-                              merged([self._opened(block.first + one)], execution))  # fmt: skip
+                              merged([self._opened(block.first + one, execution)], execution))  # fmt: skip
                 self._priced(part, gpu, execution, host, rows[its], place[its] * 0, columns, reasons)
             return
         costs = host_of(gpu, host)
@@ -214,14 +227,13 @@ class InferenceEvaluator:
 
     def _gpu(self, codes: Mapping[str, Ints], row: int) -> Gpu | str:
         """The GPU of a point, or why there is none."""
-        names = self._names(lambda name: name == "gpu" or name.startswith(SET))
+        names = self._names(lambda name: name in ("gpu", *STATE) or name.startswith(SET))
         values = self._values(names, codes, row)
         key = tuple(values.items())
         kept = self._kept.gpus
         if key not in kept:
-            changes = {name.removeprefix(SET): value for name, value in values.items() if name != "gpu"}
             try:
-                kept[key] = load_gpu(values["gpu"], changes)
+                kept[key] = gpu_at(values)
             except InputError as error:
                 kept[key] = str(error)
             if len(kept) > 64:
@@ -233,7 +245,7 @@ class InferenceEvaluator:
         kept, key = self._kept.blocks, (execution, number)
         if key not in kept:
             first, last = number * _TOGETHER, math.prod(len(self.space.axis(name).values) for name in self.asked)
-            workloads = [self._opened(one) for one in range(first, min(first + _TOGETHER, last))]
+            workloads = [self._opened(one, execution) for one in range(first, min(first + _TOGETHER, last))]
             kept[key] = _Block(first, [one if isinstance(one, str) else replace(one, tables={}) for one in workloads],
                                merged(workloads, execution))  # fmt: skip
             self._kept.rows += kept[key].rows
@@ -241,7 +253,7 @@ class InferenceEvaluator:
                 self._kept.rows -= kept.popitem(last=False)[1].rows
         return kept[key]
 
-    def _opened(self, number: int) -> Workload | str:
+    def _opened(self, number: int, execution: Execution) -> Workload | str:
         """A workload by its number among all that are asked of the model, or why it can't be."""
         places = (
             np.unravel_index(number, tuple(len(self.space.axis(name).values) for name in self.asked))
@@ -250,13 +262,22 @@ class InferenceEvaluator:
         )
         values = {name: self.space.axis(name).values[place] for name, place in zip(self.asked, places, strict=True)}
         try:
-            return self.open({name: value for name, value in values.items() if value is not None})
+            return self.open({name: value for name, value in values.items() if value is not None}, execution)
         except InputError as error:
             return str(error)
 
-    def open(self, asked: Mapping[str, Any]) -> Workload:
-        """The workload of what is asked of the model."""
+    def open(self, asked: Mapping[str, Any], execution: Execution) -> Workload:
+        """The workload of what is asked of the model: its batch is divided over replicas and microbatches."""
+        parts = execution.dp * execution.microbatches
+        if asked.get("batch") is not None and parts > 1 and not isinstance(self.source, Workload):
+            asked = {**asked, "batch": share_of_batch(asked["batch"], execution.dp, execution.microbatches)}
         return open_workload(self.source, **asked)
+
+
+def gpu_at(values: Mapping[str, Any]) -> Gpu:
+    """The GPU of a point: ``gpu``, fields of it, and `STATE`, as far as they are given."""
+    changes = {name.removeprefix(SET): value for name, value in values.items() if name.startswith(SET)}
+    return running_at(load_gpu(values["gpu"], changes), **{name: values.get(name) for name in STATE})
 
 
 _ASKED = {"clock_mhz": "clock_asked_mhz", "power_limit_w": "power_limit_w"}

@@ -12,13 +12,14 @@ import numpy as np
 
 from joulecast.bounds.dtypes import dtype
 from joulecast.bounds.ranges import number
+from joulecast.coefficients.forecasts import checked_forecast
 from joulecast.errors import InputError, UnknownNameError, shortened
-from joulecast.gpus import Gpu, load_gpu, resolve
+from joulecast.gpus import Gpu, resolve
 from joulecast.gpus.changes import changeable_fields
 from joulecast.lowering.execution import Execution
 from joulecast.scenarios.footprint import Site
 from joulecast.scenarios.pricing import host_of
-from joulecast.scenarios.sweep.inference import EXECUTION, SET, InferenceEvaluator
+from joulecast.scenarios.sweep.inference import EXECUTION, SET, InferenceEvaluator, gpu_at
 from joulecast.scenarios.sweep.sensitivity import At
 from joulecast.scenarios.sweep.settings import CLOCKS, LIMITS, clocks_of, evenly, limits_of
 from joulecast.scenarios.sweep.space import Axis, Share, Space, axis
@@ -37,6 +38,9 @@ def inference(
     clock_mhz: Any = None,
     power_limit_w: Any = None,
     host_us_per_launch: Any = None,
+    memory_clock_mhz: Any = None,
+    temperature_c: Any = None,
+    forecast_from: str | None = None,
     ignore_memory: bool = False,
     site: Site | None = None,
     **options: Any,
@@ -54,6 +58,9 @@ def inference(
         None is the GPU's own; ``"all"`` even steps over what each GPU can be set to. [MHz, W]
     host_us_per_launch : float, None or several
         [us]
+    memory_clock_mhz, temperature_c : float, None or several
+        [MHz, deg C]
+    forecast_from : str, optional
     ignore_memory : bool
         Price what does not fit all the same.
     site : Site, optional
@@ -81,6 +88,11 @@ def inference(
         (
             first,
             *_change_axes(changes),
+            *(
+                _axis(name, value, lambda name, value: number(value, name))
+                for name, value in (("memory_clock_mhz", memory_clock_mhz), ("temperature_c", temperature_c))
+                if value is not None
+            ),
             *how,
             *asked,
             _axis("host_us_per_launch", host_us_per_launch, lambda _, value: _checked_host(first, value)),
@@ -90,7 +102,8 @@ def inference(
             ),
         )
     ).checked()
-    evaluator = InferenceEvaluator(source, space, Site() if site is None else site, ignore_memory)
+    forecast = None if forecast_from is None else checked_forecast(forecast_from)
+    evaluator = InferenceEvaluator(source, space, Site() if site is None else site, ignore_memory, forecast)
     _first_workload(evaluator)
     return evaluator
 
@@ -107,6 +120,7 @@ def description(evaluator: InferenceEvaluator) -> dict[str, Any]:
         "workload": _hash_of(_first_workload(evaluator)),
         "site": repr(asdict(evaluator.site)),
         "ignore_memory": evaluator.ignore_memory,
+        "forecast_from": evaluator.forecast_from,
     }
 
 
@@ -174,14 +188,12 @@ def _checked_request(name: str, value: Any) -> Any:
 def _first_workload(evaluator: InferenceEvaluator) -> Workload:
     """A workload of the space: the first, or where that can't be made the last."""
     axes = [one for one in evaluator.space.axes if one.name in evaluator.asked]
-    ends = [{one.name: one.values[place] for one in axes} for place in (0, -1)]
+    ends = [_given({one.name: one.values[place] for one in axes}) for place in (0, -1)]
     try:
-        return evaluator.open(_given(ends[0]))
+        return evaluator.open(ends[0], Execution())
     except InputError:
-        if ends[0] == ends[1]:
-            raise
         try:
-            return evaluator.open(_given(ends[1]))
+            return evaluator.open(ends[1], Execution())
         except InputError:
             pass
         raise
@@ -206,14 +218,13 @@ def at_point(evaluator: InferenceEvaluator, point: int) -> At:
     space = evaluator.space
     places = {name: int(code[0]) for name, code in space.codes(np.array([point], dtype=np.int64)).items()}
     values = {one.name: one.values[places[one.name]] for one in space.axes}
-    gpu = load_gpu(
-        values["gpu"], {name.removeprefix(SET): value for name, value in values.items() if name.startswith(SET)}
-    )
+    gpu = gpu_at(values)
+    execution = Execution(**_given({name: values[name] for name in EXECUTION}))
     clock, limit = clocks_of([values["clock_mhz"]], gpu)[0][0], limits_of([values["power_limit_w"]], gpu)[0][0]
     return At(
-        workload=evaluator.open(_given({name: values[name] for name in evaluator.asked})),
+        workload=evaluator.open(_given({name: values[name] for name in evaluator.asked}), execution),
         gpu=gpu,
-        execution=Execution(**_given({name: values[name] for name in EXECUTION})),
+        execution=execution,
         clock_mhz=float(clock),
         power_limit_w=float(limit),
         host_us_per_launch=values["host_us_per_launch"],
