@@ -25,13 +25,16 @@ from joulecast.physics.uncertainty import bounds, combined, of_sum
 from joulecast.scenarios.launched import Launched
 from joulecast.scenarios.memory import memory_need, refuse_what_does_not_fit
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
-from joulecast.scenarios.pricing import Rows, host_of, passes_of, prepared, waiting_j
+from joulecast.scenarios.pricing import Rows, host_of, laid_out, nearly_alike, passes_of, prepared
 from joulecast.workloads.kinds import kind
 from joulecast.workloads.table import Workload, decode
 
 Floats = npt.NDArray[np.float64]
 
 IDLE = "idle waiting"
+
+#: GPUs that the links of the catalogue join.
+GPUS_OF_A_NODE = 8
 
 
 class Columns(Mapping[str, npt.NDArray[Any]]):
@@ -124,6 +127,10 @@ def predict_workload(
             f"needs {memory.needed_gb:.1f} GB of memory where {described.name} has {memory.available_gb:.1f} GB: "
             "it would not run"
         )
+    if max(execution.tp, execution.ep) > GPUS_OF_A_NODE:
+        warnings.append(
+            f"collectives of {max(execution.tp, execution.ep)} GPUs are priced with the links inside one node"
+        )
     if execution.tp > 1 and "nccl" not in lowered.tables:
         warnings.append(f"tp={execution.tp} divides nothing of {workload.name}: each GPU does all of the work")
     if limit > described.power_limit_max_w:
@@ -153,7 +160,7 @@ class _Parts:
         self.execution = lowered.execution
         passes = lowered.workload.passes
         self.repeats = np.array([one.repeats for one in passes])[rows.pass_id]
-        self.runs_of_row = rows.count * self.repeats
+        self.runs_of_row = rows.count * self.repeats * self.execution.microbatches
         self.phase_names = tuple(runs)
         codes = {name: code for code, name in enumerate(runs)}
         self.phase_of = np.array([codes.get(one.phase, -1) for one in passes])[rows.pass_id]
@@ -165,18 +172,22 @@ class _Parts:
         self.module_j = module_energy_j(rows.priced, self.kernel_s, self.clock) * self.runs_of_row
         self.energy = self.module_j.sum(axis=0)
         self.bound = bound_by(rows.priced, self.clock)
-
-    def waiting_j(self, run: Run) -> float:
-        """Energy that the layout's other pipeline stages draw while one works. [J]"""
-        return float(waiting_j(self.execution, self.gpu, self.rows.priced.power, run.time_s, run.clock_mhz))
+        often = {name: sum(one.repeats for one in passes if one.phase == name) for name in runs}
+        self.laid_out = {
+            name: laid_out(self.execution, rows, often[name], run.time_s, run.energy_j, run.clock_mhz)
+            for name, run in runs.items()
+        }
 
     def phase(self, name: str) -> PhasePrediction:
         run, rows = self.runs[name], self.rows
         members = self.phase_of == self.phase_names.index(name)
         passes = [one for one in self.lowered.workload.passes if one.phase == name]
         repeats = sum(one.repeats for one in passes)
-        tokens = sum(one.repeats * one.tokens for one in passes)
-        energy = (run.energy_j + self.waiting_j(run)) * self.execution.tp
+        replicas = self.execution.microbatches * self.execution.dp
+        tokens = sum(one.repeats * one.tokens for one in passes) * replicas
+        layout = self.laid_out[name]
+        time_s, energy = float(layout.time_s), float(layout.energy_j)
+        spread = time_s / run.time_s
         weight = self.runs_of_row[members]
         work = rows.priced.work
         rate = np.where(work.tensor_flop > 0, work.tensor_flop_per_clk, work.cuda_flop_per_clk)[members]
@@ -184,41 +195,44 @@ class _Parts:
         dram_bytes = float(weight @ work.dram_bytes[members])
         by_bound = np.bincount(self.bound[members], weights=self.time[members], minlength=len(BOUNDS))
         bound = "host" if run.host_s > run.gpu_s else BOUNDS[int(by_bound.argmax())]
-        generated = float(self.lowered.workload.info.get("batch", 1)) if name == "prefill" else 0.0
+        if nearly_alike(run.gpu_s, run.host_s):
+            bound = "mixed"
+        generated = float(self.lowered.workload.info.get("batch", 1)) * replicas if name == "prefill" else 0.0
         is_llm = self.lowered.workload.info.get("generate_tokens", 0)
         return PhasePrediction(
             phase=name,
             passes=float(repeats),
-            time_s=run.time_s,
-            power_w=energy / run.time_s,
+            time_s=time_s,
+            power_w=energy / time_s,
             energy_j=energy,
-            gpu_time_s=run.gpu_s,
-            host_time_s=run.host_s,
+            gpu_time_s=run.gpu_s * spread,
+            host_time_s=run.host_s * spread,
             idle_share=run.idle_s / run.time_s,
             clock_mhz=run.clock_mhz,
             throttled=run.throttled,
             bound_by=bound + (", cap" if run.throttled else ""),
             tokens_in=float(tokens),
             tokens_out=float(tokens) if name == "decode" else (generated if is_llm else 0.0),
-            flop=float(weight @ work.useful_flop[members]) * self.execution.tp,
-            dram_bytes=dram_bytes * self.execution.tp,
-            peak_flop_share=ideal_s / run.time_s,
-            peak_dram_share=dram_bytes / (self.gpu.dram_gb_s * 1e9) / run.time_s,
+            flop=float(weight @ work.useful_flop[members]) * self.execution.alike,
+            dram_bytes=dram_bytes * self.execution.alike,
+            peak_flop_share=ideal_s / (time_s * self.execution.pp),
+            peak_dram_share=dram_bytes / (self.gpu.dram_gb_s * 1e9) / (time_s * self.execution.pp),
             intervals=self.intervals([name]),
+            bubble_share=float(layout.bubble_share),
         )
 
     def intervals(self, names: list[str]) -> Mapping[str, tuple[float, float]]:
         """90 % intervals of the phases `names` together."""
         rows = self.rows
-        runs = [self.runs[name] for name in names]
-        time_s = sum(run.time_s for run in runs)
-        energy_j = sum(run.energy_j + self.waiting_j(run) for run in runs) * self.execution.tp
+        times = {name: float(self.laid_out[name].time_s) for name in names}
+        time_s = sum(times.values())
+        energy_j = sum(float(self.laid_out[name].energy_j) for name in names)
         members = np.isin(self.phase_of, [self.phase_names.index(name) for name in names])
         kernels = of_sum(self.time[members], rows.priced.time_spread[members], rows.family_of[members])
-        hosted = sum(run.time_s for run in runs if run.host_s > run.gpu_s) / time_s
+        hosted = sum(times[name] for name in names if self.runs[name].host_s > self.runs[name].gpu_s) / time_s
         known = load_intervals()
         time_width = float(combined((1 - hosted) * kernels, hosted * known.host, known.model))
-        capped = sum(run.time_s for run in runs if run.throttled) / time_s
+        capped = sum(times[name] for name in names if self.runs[name].throttled) / time_s
         power_width = (1 - capped) * rows.priced.power.spread90 + capped * known.capped_power
         energy_width = float(combined(time_width, power_width))
         figures = ((time_s, time_width), (energy_j / time_s, power_width), (energy_j, energy_width))
@@ -233,10 +247,12 @@ class _Parts:
         phases = tuple(self.phase(name) for name in self.phase_names)
         time_s = sum(one.time_s for one in phases)
         energy_j = sum(one.energy_j for one in phases)
-        waiting = sum(run.idle_j + self.waiting_j(run) for run in self.runs.values()) * execution.tp
-        modules = dict(zip(POWER_MODULES, (self.module_j.sum(axis=1) * execution.tp).tolist(), strict=True))
-        by_family = np.bincount(rows.family_of, weights=self.energy, minlength=len(rows.families)) * execution.tp
-        by_layer = np.bincount(rows.layer, weights=self.energy, minlength=len(workload.layers)) * execution.tp
+        alike = execution.alike
+        waiting = sum(run.idle_j for run in self.runs.values()) * execution.microbatches * alike
+        waiting += sum(float(one.waiting_j) for one in self.laid_out.values())
+        modules = dict(zip(POWER_MODULES, (self.module_j.sum(axis=1) * alike).tolist(), strict=True))
+        by_family = np.bincount(rows.family_of, weights=self.energy, minlength=len(rows.families)) * alike
+        by_layer = np.bincount(rows.layer, weights=self.energy, minlength=len(workload.layers)) * alike
         worst: dict[str, int] = {}
         for code, name in enumerate(rows.families):
             worst[name] = int(rows.priced.provenance[rows.family_of == code].max())
@@ -262,7 +278,12 @@ class _Parts:
             intervals=self.intervals(list(self.phase_names)),
             provenance=MappingProxyType(provenance),
             warnings=warnings,
-            notes=(*self.lowered.notes, *_own_coefficients(self.gpu), *state_notes(self.gpu)),
+            notes=(
+                *self.lowered.notes,
+                *_own_coefficients(self.gpu),
+                *state_notes(self.gpu),
+                *_layout_notes(execution, "nccl" in rows.kinds),
+            ),
             unpriced=self.unpriced_shares(),
             launched=Launched(self.lowered, rows, self.runs, self.gpu, host),
             info=MappingProxyType(
@@ -275,6 +296,10 @@ class _Parts:
                     "tp": execution.tp,
                     "pp": execution.pp,
                     "ep": execution.ep,
+                    "dp": execution.dp,
+                    "microbatches": execution.microbatches,
+                    "overlap": execution.overlap,
+                    "batch": batch_of(workload, execution),
                     "host_us_per_launch": host.launch_us(execution.launch_mode),
                     "memory_clock_mhz": self.gpu.memory_clock_mhz or None,
                     "temperature_c": self.gpu.temperature_c,
@@ -329,10 +354,28 @@ class _Parts:
         return np.array(texts, dtype=object)
 
 
+def _layout_notes(execution: Execution, collectives: bool) -> tuple[str, ...]:
+    """What was assumed of several GPUs."""
+    notes = []
+    if collectives and execution.overlap:
+        notes.append(f"{execution.overlap:.0%} of the time of collectives is taken to overlap with other work")
+    elif collectives:
+        notes.append("collectives are taken to overlap with no other work")
+    if execution.pp > 1 and execution.microbatches == 1:
+        notes.append("one microbatch at a time: the stages of the pipeline wait for each other")
+    return tuple(notes)
+
+
 def _own_coefficients(gpu: Gpu) -> tuple[str, ...]:
     """A note where the user's own coefficients take part."""
     path = store.own_file(gpu.name.split("+")[0])
     return () if path is None else (f"with coefficients of your own: {path}",)
+
+
+def batch_of(workload: Workload, execution: Execution) -> Any:
+    """Batch of all microbatches and replicas together; None where the workload does not tell its own."""
+    batch = workload.info.get("batch")
+    return batch * execution.microbatches * execution.dp if batch else batch
 
 
 def _weighted_mean(values: list[float], weights: list[float]) -> float:

@@ -13,7 +13,7 @@ from joulecast.gpus import Gpu
 from joulecast.lowering.lower import Lowered
 from joulecast.physics.host import host_cost_us
 from joulecast.physics.timeline import Run
-from joulecast.scenarios.pricing import Rows
+from joulecast.scenarios.pricing import Rows, passes_of
 from joulecast.workloads.table import Pass
 
 Floats = npt.NDArray[np.float64]
@@ -52,8 +52,8 @@ class Launched:
 
     @property
     def alike(self) -> int:
-        """GPUs that do at any time what this one does: the tensor-parallel group."""
-        return self.lowered.execution.tp
+        """GPUs that do at any time what this one does: the tensor-parallel group, in all replicas."""
+        return self.lowered.execution.alike
 
     def clock_mhz(self) -> Floats:
         """Core clock of each row. [MHz]"""
@@ -67,13 +67,16 @@ class Launched:
         return out
 
     def host_s(self) -> Floats:
-        """Host time to start each row once. [s]"""
-        out = np.zeros(len(self.rows.priced))
-        launches, mode = self.rows.priced.work.launches, self.lowered.execution.launch_mode
-        for code, name in enumerate(self.rows.kinds):
-            those = self.rows.kind_of == code
+        """Host time to start each row once; what a pass costs beside its launches is spread over them. [s]"""
+        rows, out = self.rows, np.zeros(len(self.rows.priced))
+        launches, mode = rows.priced.work.launches, self.lowered.execution.launch_mode
+        for code, name in enumerate(rows.kinds):
+            those = rows.kind_of == code
             out[those] = host_cost_us(name, launches[those], self.host, mode) * 1e-6
-        return out
+        ids, pass_of = np.unique(rows.pass_id, return_inverse=True)
+        whole = passes_of(self.lowered, rows, np.arange(out.size), self.host).host_s
+        started = np.bincount(pass_of, weights=rows.count * out, minlength=ids.size)
+        return out * np.divide(whole, started, out=np.ones(ids.size), where=started > 0)[pass_of]
 
     def _by_pass(self, values: list[float]) -> Floats:
         return np.asarray(values, dtype=np.float64)[self.rows.pass_id]

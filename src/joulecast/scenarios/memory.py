@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from joulecast.bounds.dtypes import dtype
+import numpy as np
+
+from joulecast.bounds.dtypes import DTYPES, dtype
 from joulecast.errors import InfeasibleError
 from joulecast.gpus import Gpu, gpu_names, load_gpu
 from joulecast.lowering.execution import Execution
@@ -20,11 +22,13 @@ _GIB = 2.0**30 / 1e9
 
 
 def memory_need(workload: Workload, gpu: Gpu, execution: Execution) -> MemoryNeed:
-    """Memory of one GPU of the layout. [GB, 1e9 bytes]
+    """Memory of the GPU of the layout that needs the most. [GB, 1e9 bytes]
 
-    Weights are divided by tensor and pipeline parallel degree, activations by the tensor-parallel degree alone.
-    So is the cache, as far as there are key-value heads to divide: beyond, each GPU keeps a copy of one. A model
-    of 16 bit takes twice its bytes on a GPU that runs it in 32.
+    Pipeline stages hold whole layers; the first has the embedding beside them, the last the vocabulary head. Weights
+    are divided by the tensor-parallel degree, those of experts by the expert-parallel one where that is larger;
+    activations by the tensor-parallel degree alone. So is the cache, as far as there are key-value heads to divide:
+    beyond, each GPU keeps a copy of one. It holds all microbatches. A model of 16 bit takes twice its bytes on a GPU
+    that runs it in 32.
     """
     memory = workload.memory
     format_ = workload.info.get("dtype")
@@ -33,13 +37,54 @@ def memory_need(workload: Workload, gpu: Gpu, execution: Execution) -> MemoryNee
     heads = workload.info.get("num_kv_heads")
     if heads:
         cache_share = math.ceil(heads / execution.tp) / heads
+    weights, share = _largest_stage_bytes(workload, execution)
+    cache = memory.kv_cache_bytes * execution.microbatches
     return MemoryNeed(
-        weights_gb=wider * memory.weights_bytes / execution.gpu_count / 1e9,
-        kv_cache_gb=wider * memory.kv_cache_bytes * cache_share / execution.pp / 1e9,
+        weights_gb=wider * weights / 1e9,
+        kv_cache_gb=wider * cache * cache_share * share / 1e9,
         activations_gb=wider * memory.activation_bytes / execution.tp / 1e9,
         framework_gb=FRAMEWORK_GB,
         available_gb=gpu.dram_gib * _GIB,
     )
+
+
+def _largest_stage_bytes(workload: Workload, execution: Execution) -> tuple[float, float]:
+    """Weights of one GPU of the pipeline stage that has the most, and its share of the layers. [B, -]"""
+    info, stages = workload.info, execution.pp
+    experts = expert_weight_bytes(workload)
+    tp, spread = execution.tp, execution.expert_group
+    layers = int(info.get("num_layers") or 0)
+    table = 2.0 * (info.get("vocab_size") or 0) * (info.get("hidden_size") or 0)
+    others = workload.memory.weights_bytes - experts
+    if stages == 1 or not layers:
+        return (others / tp + experts / spread) / stages, 1.0 / stages
+    tied = bool(info.get("tied_embeddings"))
+    both = min(table * (1.0 if tied else 2.0), 0.9 * others)
+    embedding = both if tied else both / 2.0
+    a_layer = ((others - both) / tp + experts / spread) / layers
+    held = [one * a_layer for one in layers_of_stages(layers, stages)]
+    held[0] += embedding / tp
+    held[-1] += embedding / tp
+    return max(held), max(layers_of_stages(layers, stages)) / layers
+
+
+def layers_of_stages(layers: int, stages: int) -> list[int]:
+    """Layers of each pipeline stage: as even as can be, odd ones to inner stages, which hold no embedding or head."""
+    counts = [layers // stages] * stages
+    for place in range(layers % stages):
+        counts[(stages - 2 - place) % stages] += 1
+    return counts
+
+
+def expert_weight_bytes(workload: Workload) -> float:
+    """Weights of all routed experts, of what one pass runs. [B]"""
+    table = workload.tables.get("moe")
+    if table is None or not len(table):
+        return 0.0
+    one = table.take(table["pass_id"] == table["pass_id"].min())
+    weight = np.array([format_.weight_bytes for format_ in DTYPES])[one["dtype"]]
+    each = one["hidden_size"] * one["inter_size"] * (2.0 + one["gated"]) * one["num_experts"]
+    return min(float(one["count"] @ (each * weight)), workload.memory.weights_bytes)
 
 
 def refuse_what_does_not_fit(workload: Workload, memory: MemoryNeed, gpu: Gpu, execution: Execution) -> None:
@@ -50,7 +95,7 @@ def refuse_what_does_not_fit(workload: Workload, memory: MemoryNeed, gpu: Gpu, e
     ways = [
         way
         for way in (
-            _smaller_batch(workload, memory),
+            _smaller_batch(workload, memory, execution),
             _narrower_weights(workload, memory, execution),
             _wider_layout(workload, gpu, execution),
             _roomier_gpu(memory, gpu),
@@ -64,11 +109,12 @@ def refuse_what_does_not_fit(workload: Workload, memory: MemoryNeed, gpu: Gpu, e
     raise InfeasibleError(f"{workload.name} does not fit {gpu.name} by {short:,.1f} GB: {what}{hint}")
 
 
-def _smaller_batch(workload: Workload, memory: MemoryNeed) -> str:
+def _smaller_batch(workload: Workload, memory: MemoryNeed, execution: Execution) -> str:
     free = memory.available_gb - memory.weights_gb - memory.framework_gb
     by_batch = memory.kv_cache_gb + memory.activations_gb
-    batch = int(workload.info.get("batch") or 1)
+    batch = int(workload.info.get("batch") or 1) * execution.microbatches * execution.dp
     fits = int(batch * free / by_batch) if by_batch > 0 else 0
+    fits -= fits % (execution.microbatches * execution.dp)
     return f"batch {fits}" if 1 <= fits < batch else ""
 
 
@@ -77,7 +123,7 @@ def _narrower_weights(workload: Workload, memory: MemoryNeed, execution: Executi
     info = workload.info
     if info.get("dtype") not in ("bf16", "fp16") or info.get("weight_dtype") not in (None, info["dtype"]):
         return ""
-    kept_gb = 2 * 2 * (info.get("vocab_size") or 0) * (info.get("hidden_size") or 0) / execution.gpu_count / 1e9
+    kept_gb = 2 * 2 * (info.get("vocab_size") or 0) * (info.get("hidden_size") or 0) / execution.replica_gpus / 1e9
     narrowed_gb = max(memory.weights_gb - kept_gb, 0.0)
     for name in ("fp8", "w4a16"):
         saved_gb = narrowed_gb * (1 - dtype(name).weight_bytes / 2)
@@ -89,7 +135,7 @@ def _narrower_weights(workload: Workload, memory: MemoryNeed, execution: Executi
 def _wider_layout(workload: Workload, gpu: Gpu, execution: Execution) -> str:
     heads = workload.info.get("num_heads") or 0
     for tp in (2, 4, 8, 16):
-        divides = heads % tp == 0 and tp % execution.ep == 0
+        divides = heads % tp == 0 and (tp % execution.ep == 0 or execution.ep % tp == 0)
         if tp > execution.tp and divides and memory_need(workload, gpu, replace(execution, tp=tp)).fits:
             return f"tp={tp}"
     return ""

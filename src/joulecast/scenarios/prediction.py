@@ -37,8 +37,9 @@ class PhasePrediction:
     throttled : bool
         Whether the power limit lowers the clock.
     bound_by : str
-        ``tensor core``, ``DRAM``, ``L2``, ``CUDA core``, ``special functions``, ``launches``, ``links`` or ``host``,
-        followed by ``, cap`` where the power limit lowers the clock.
+        ``tensor core``, ``DRAM``, ``L2``, ``CUDA core``, ``special functions``, ``launches``, ``links``, ``host``, or
+        ``mixed`` where GPU and host take times within 15 % of each other; followed
+        by ``, cap`` where the power limit lowers the clock.
     tokens_in, tokens_out : float
         Tokens (or images) taken in and given out over all passes.
     flop : float
@@ -49,6 +50,8 @@ class PhasePrediction:
         Achieved share of the GPU's peak arithmetic (of the formats used) and of its DRAM rate.
     intervals : mapping of str to (float, float)
         90 % interval of each of `FIGURES`.
+    bubble_share : float
+        Share of the time that pipeline stages wait for each other.
     """
 
     phase: str
@@ -69,6 +72,7 @@ class PhasePrediction:
     peak_flop_share: float
     peak_dram_share: float
     intervals: Mapping[str, tuple[float, float]]
+    bubble_share: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
@@ -115,7 +119,7 @@ class Prediction:
     workload, gpu : str
         Names.
     gpu_count : int
-        GPUs of the layout (tensor x pipeline parallel).
+        GPUs of the layout (tensor x pipeline x data parallel).
     time_s, power_w, energy_j : float
         Over all phases; power and energy of all GPUs together. [s, W, J]
     clock_mhz : float

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from joulecast.bounds.ranges import number
-from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients
+from joulecast.coefficients.schema import HostCoefficients
 from joulecast.coefficients.transfer import host_coefficients, relatives
 from joulecast.errors import InputError
 from joulecast.gpus import Gpu
@@ -18,12 +18,17 @@ from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered, lower
 from joulecast.physics.host import host_cost_us, pass_cost_us
+from joulecast.physics.pipeline import largest_stage_share, makespan, waiting_share
 from joulecast.physics.power import static_power_w
 from joulecast.physics.price import Priced, concatenated, price, take
 from joulecast.physics.timeline import Passes
+from joulecast.physics.timing import duration_s
 from joulecast.workloads.table import COMMON, OpTable, Workload
 
 Floats = npt.NDArray[np.float64]
+
+#: Phases that a framework runs from lists of its own: no module is called.
+WITHOUT_MODULES = frozenset({"backward", "optimizer"})
 
 #: A second for one launch: more is a slip of units.
 _LARGEST_HOST_US = 1e6
@@ -42,6 +47,7 @@ class Rows:
     layer: npt.NDArray[np.intp]
     families: tuple[str, ...]
     family_of: npt.NDArray[np.intp]
+    largest_stage: float = 1.0
 
 
 #: What was lowered and priced last: clocks, limits and hosts of one question differ far more often than its model.
@@ -99,7 +105,7 @@ def priced_rows(lowered: Lowered, gpu: Gpu, exclude: tuple[str, ...] = ()) -> Ro
     joined = {name: np.concatenate([table[name] for table in tables]) for name in COMMON}
     order = np.lexsort((joined["order"], joined["pass_id"]))
     together = take(concatenated(priced), order)
-    return Rows(
+    rows = Rows(
         priced=together,
         kinds=tuple(table.kind for table in tables),
         kind_of=np.repeat(np.arange(len(tables)), lengths)[order],
@@ -109,7 +115,24 @@ def priced_rows(lowered: Lowered, gpu: Gpu, exclude: tuple[str, ...] = ()) -> Ro
         layer=joined["layer"][order],
         families=families,
         family_of=np.repeat([families.index(name) for name in names], lengths)[order],
+        largest_stage=largest_stage_share(lowered.execution.pp, lowered.workload.info.get("num_layers")),
     )
+    return _overlapped(rows, gpu, lowered.execution.overlap)
+
+
+def _overlapped(rows: Rows, gpu: Gpu, overlap: float) -> Rows:
+    """Collectives without the time that they run beside other work of their pass, of which there must be enough."""
+    if not overlap or "nccl" not in rows.kinds:
+        return rows
+    collective = rows.kind_of == rows.kinds.index("nccl")
+    busy_s = rows.count * duration_s(rows.priced.times, gpu, gpu.clock_max_mhz)
+    passes = int(rows.pass_id.max()) + 1
+    sent_s, rest_s = (
+        np.bincount(rows.pass_id[those], weights=busy_s[those], minlength=passes) for those in (collective, ~collective)
+    )
+    hidden = overlap * np.minimum(1.0, np.divide(rest_s, sent_s, out=np.ones(passes), where=sent_s > 0))
+    scale = rows.priced.times.scale * np.where(collective, 1.0 - hidden[rows.pass_id], 1.0)
+    return replace(rows, priced=replace(rows.priced, times=replace(rows.priced.times, scale=scale)))
 
 
 def _price_distinct(table: OpTable, gpu: Gpu, conditions: Conditions, exclude: tuple[str, ...]) -> Priced:
@@ -128,12 +151,14 @@ def passes_of(lowered: Lowered, rows: Rows, members: npt.NDArray[np.intp], host:
     priced = rows.priced if members.size == len(rows.priced) else take(rows.priced, members)
     count = rows.count[members]
     kind_of = rows.kind_of[members]
-    cost_us = np.zeros(members.size)
-    for place, name in enumerate(rows.kinds):
-        those = kind_of == place
-        cost_us[those] = host_cost_us(name, priced.work.launches[those], host, lowered.execution.launch_mode)
     how = lowered.execution
-    calls_us = pass_cost_us(lowered.workload.info, host, how.launch_mode) / how.pp
+    called = np.array([lowered.workload.passes[i].phase not in WITHOUT_MODULES for i in ids])
+    cost_us = np.zeros(members.size)
+    for python, one in ((True, host), (False, replace(host, module_us=0.0))):
+        for place, name in enumerate(rows.kinds):
+            those = (kind_of == place) & (called[pass_of] == python)
+            cost_us[those] = host_cost_us(name, priced.work.launches[those], one, how.launch_mode)
+    calls_us = pass_cost_us(lowered.workload.info, host, how.launch_mode) / how.pp * called
     started_us = np.bincount(pass_of, weights=count * cost_us, minlength=ids.size)
     return Passes(
         priced=priced,
@@ -144,9 +169,60 @@ def passes_of(lowered: Lowered, rows: Rows, members: npt.NDArray[np.intp], host:
     )
 
 
-def waiting_j(execution: Execution, gpu: Gpu, power: PowerCoefficients, time_s: Any, clock_mhz: Any) -> Floats:
-    """Energy that one GPU's worth of the layout's other pipeline stages draws while one works. [J]"""
-    return np.asarray(static_power_w(clock_mhz, gpu, power) * time_s * (execution.pp - 1))
+#: GPU and host times of a phase that are within this share of each other bound it together.
+_MIXED_SHARE = 0.15
+
+
+def nearly_alike(gpu_s: Any, host_s: Any) -> npt.NDArray[np.bool_]:
+    """Whether neither the GPU nor its host alone bounds a phase: their times are within 15 % of the longer."""
+    gpu, host = np.asarray(gpu_s, dtype=np.float64), np.asarray(host_s, dtype=np.float64)
+    return np.asarray(np.minimum(gpu, host) >= (1.0 - _MIXED_SHARE) * np.maximum(gpu, host))
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """Phases on all GPUs of a layout.
+
+    Attributes
+    ----------
+    time_s, energy_j : ndarray
+        Of the whole layout. [s, J]
+    waiting_j : ndarray
+        Part of `energy_j` that pipeline stages draw while they wait for each other. [J]
+    bubble_share : ndarray
+        Share of the time that they do. In [0, 1).
+    """
+
+    time_s: Floats
+    energy_j: Floats
+    waiting_j: Floats
+    bubble_share: Floats
+
+
+def laid_out(execution: Execution, rows: Rows, runs: Any, time_s: Any, energy_j: Any, clock_mhz: Any) -> LaidOut:
+    """Time and energy of all GPUs from those of one GPU that runs all stages of one microbatch, one after the other.
+
+    Parameters
+    ----------
+    execution : Execution
+    rows : Rows
+        For the energies and the longest stage.
+    runs : array_like
+        Passes of each phase, one after the other.
+    time_s, energy_j, clock_mhz : array_like
+        Of each phase, one microbatch. [s, J, MHz]
+
+    Returns
+    -------
+    LaidOut
+    """
+    power = rows.priced.power
+    spans = makespan(runs, execution.pp, execution.microbatches, rows.largest_stage)
+    waits = np.maximum(spans * execution.pp - execution.microbatches, 0.0)
+    waiting_j = static_power_w(clock_mhz, rows.priced.gpu, power) * time_s * waits * execution.alike
+    worked_j = np.asarray(energy_j) * (execution.microbatches * execution.alike)
+    share = waiting_share(spans, execution.pp, execution.microbatches)
+    return LaidOut(np.asarray(time_s * spans), worked_j + waiting_j, np.asarray(waiting_j), share)
 
 
 def tokens_out(workload: Workload) -> float:

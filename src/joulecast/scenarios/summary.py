@@ -86,6 +86,16 @@ def thriftiest(predictions: Sequence[Prediction]) -> Prediction:
     return min(predictions, key=lambda one: one.energy_per_token_j)
 
 
+def per_gpu(prediction: Prediction) -> dict[str, float]:
+    """Power, energy and throughput of one GPU of the layout, on average. [W, J, 1/s]"""
+    count = prediction.gpu_count
+    return {
+        "power_per_gpu_w": prediction.power_w / count,
+        "energy_per_gpu_j": prediction.energy_j / count,
+        "tokens_per_s_per_gpu": prediction.tokens_per_s / count,
+    }
+
+
 def traded(prediction: Prediction, against: Prediction) -> tuple[float, float]:
     """Time added and energy saved by one prediction beside another of the same work, as shares of the other's."""
     return prediction.time_s / against.time_s - 1.0, 1.0 - prediction.energy_j / against.energy_j

@@ -26,8 +26,8 @@ Places = npt.NDArray[np.intp]
 PASSES = ("some", "all", "none")
 
 #: What a row is.
-WHATS = ("launch", "wait", "pass")
-LAUNCH, WAIT, PASS = range(len(WHATS))
+WHATS = ("launch", "wait", "pass", "rest")
+LAUNCH, WAIT, PASS, REST = range(len(WHATS))
 
 MAX_EVENTS = 200_000
 
@@ -54,8 +54,8 @@ class Timeline:
     duty : ndarray, shape (6, n)
         Share of the step that each of `joulecast.physics.trace.DUTY_MODULES` is busy.
     what : ndarray of int
-        Index into `WHATS`: a launch (all kernels of one operation), a wait for the host, or a pass (or several like
-        ones) told as a whole.
+        Index into `WHATS`: a launch (all kernels of one operation), a wait for the host, a pass (or several like
+        ones) told as a whole, or the rest of a pass that a pipeline's other microbatches take.
     phase : ndarray of int
         Index into `phases`.
     pass_number, passes : ndarray of int
@@ -72,6 +72,8 @@ class Timeline:
         Whether the meter sees the steps repeated back to back (they are shorter than it looks).
     peak_power_w : float
         Of the launch that draws the most, laid out or not. [W]
+    waiting_share : float
+        Share of the time that the GPU waits for its host, in passes laid out or not.
     queue_scale : mapping of str to (float, float)
         Least and largest factor, over the passes of each phase, between the waits of an exact walk through the queue
         of host and GPU and those shown (`joulecast.physics.trace.gaps_s`).
@@ -97,6 +99,7 @@ class Timeline:
     meter_w: Floats
     meter_repeats: bool
     peak_power_w: float
+    waiting_share: float
     queue_scale: Mapping[str, tuple[float, float]]
     notes: tuple[str, ...]
 
@@ -126,10 +129,10 @@ class Timeline:
     def texts(self, column: str) -> list[str]:
         """``layer`` (numbers in place of stars), ``op``, ``family``, ``shape`` or ``bound_by`` of each row.
 
-        Waits and passes have none but the op ``wait`` or ``pass``.
+        Others than launches have none but the op: what they are.
         """
         of_row = [str(one) for one in self.prediction.kernels[column].tolist()]
-        none = ["", "wait", "pass"] if column == "op" else ["", "", ""]
+        none = ["", *WHATS[1:]] if column == "op" else [""] * len(WHATS)
         rows, whats = self.row.tolist(), self.what.tolist()
         if column != "layer":
             return [of_row[row] if row >= 0 else none[what] for row, what in zip(rows, whats, strict=True)]
@@ -175,6 +178,8 @@ class _Pass:
     host_s: Floats
     gpu_s: float
     time_s: float
+    rest_s: float
+    rest_w: float
     energy_j: float
     static_w: float
     clock_mhz: float
@@ -257,7 +262,7 @@ class _Built:
         source, rows = self.source, self.source.rows
         phase_of = {name: code for code, name in enumerate(self.names)}
         starts = np.searchsorted(rows.pass_id, np.arange(len(source.passes) + 1))
-        others = [self._others_w(name) for name in self.names]
+        layout = [self._layout(name) for name in self.names]
         found = []
         for number, one in enumerate(source.passes):
             its = slice(int(starts[number]), int(starts[number + 1]))
@@ -267,20 +272,30 @@ class _Built:
             gpu_s = float(rows.count[its] @ self.kernel_s[its])
             time_s = float(pass_time_s(gpu_s, float(rows.count[its] @ host_s[its])))
             static_w = float(static_power_w(run.clock_mhz, source.gpu, rows.priced.power))
+            spans, rest_w, others_w = layout[code]
             found.append(
                 _Pass(
                     phase=code, rows=its, repeats=int(one.repeats), host_s=host_s[its], gpu_s=gpu_s, time_s=time_s,
+                    rest_s=(spans - 1.0) * time_s, rest_w=rest_w,
                     energy_j=float(rows.count[its] @ self.energy_j[its]) + static_w * max(time_s - gpu_s, 0.0),
-                    static_w=static_w, clock_mhz=run.clock_mhz, others_w=others[code],
+                    static_w=static_w, clock_mhz=run.clock_mhz, others_w=others_w,
                 )
             )  # fmt: skip
         return found
 
-    def _others_w(self, name: str) -> float:
-        """What GPUs of the layout draw that do not do as this one does: stages that wait. [W]"""
+    def _layout(self, name: str) -> tuple[float, float, float]:
+        """A phase on all GPUs of the layout.
+
+        How long it takes over one microbatch alone; mean power of a GPU, which is that of the time beyond that
+        microbatch [W]; and what GPUs draw that do not do as this one does: stages that wait or work on others. [W]
+        """
         told = next(one for one in self.prediction.phases if one.phase == name)
-        run = self.source.runs[name]
-        return (told.energy_j - self.source.alike * run.energy_j) / run.time_s
+        run, alike = self.source.runs[name], self.source.alike
+        spans = told.time_s / run.time_s
+        spans = spans if spans > 1.0 + 1e-12 else 1.0
+        mean_w = told.energy_j / told.time_s / self.prediction.gpu_count
+        own_j = run.energy_j + mean_w * (spans - 1.0) * run.time_s
+        return spans, mean_w, (told.energy_j - alike * own_j) / told.time_s
 
     def lay_out(self, which: str, most: int) -> None:
         """All passes in order; those chosen, as far as `most` rows allow, launch by launch."""
@@ -347,12 +362,14 @@ class _Built:
             return
         rows = 1 if together else often
         passes = often // rows
-        count = self.source.rows.count[one.rows] * self.kernel_s[one.rows]
-        duty = (self.duty[:, one.rows] @ count) / one.time_s
-        full = np.full(rows, 1.0)
+        length_s = one.time_s + one.rest_s
+        busy_s = self.source.rows.count[one.rows] * self.kernel_s[one.rows]
+        duty = (self.duty[:, one.rows] @ busy_s) / one.time_s
+        energy_j = one.energy_j + one.rest_w * one.rest_s
+        full, none = np.full(rows, 1.0), np.full(rows, -1)
         self._add(
-            one, full * one.time_s * passes, full * (one.energy_j / one.time_s), duty[:, None] * full,
-            np.full(rows, PASS), first + np.arange(rows), np.full(rows, passes), np.full(rows, -1), np.full(rows, -1),
+            one, full * length_s * passes, full * (energy_j / length_s), duty[:, None] * full,
+            np.full(rows, PASS), first + np.arange(rows), np.full(rows, passes), none, none,
         )  # fmt: skip
 
     def _launches(self, number: int, one: _Pass, place: int) -> None:
@@ -384,6 +401,12 @@ class _Built:
         what = np.tile([WAIT, LAUNCH], n)
         rows_ = np.stack([np.full(n, -1), row], axis=1).ravel()
         repeat = np.stack([np.full(n, -1), order.repeat], axis=1).ravel()
+        if one.rest_s:
+            duration, power = np.append(duration, one.rest_s), np.append(power, one.rest_w)
+            mean_duty = (duty * duration[:-1]).sum(axis=1, keepdims=True) / one.time_s
+            duty = np.concatenate([duty, mean_duty], axis=1)
+            what = np.append(what, REST)
+            rows_, repeat = np.append(rows_, -1), np.append(repeat, -1)
         kept = duration > 0
         return duration[kept], power[kept], duty[:, kept], what[kept], rows_[kept], repeat[kept]
 
@@ -400,6 +423,8 @@ class _Built:
         laid = np.concatenate([self.power_w[one.rows] for one in self.kinds])
         if self.prediction.gpu_count > 1:
             self.notes.append(f"one GPU's trace of {self.prediction.gpu_count}; layout_power_w is all of them")
+        if self.prediction.gpu_count > self.source.alike:
+            self.notes.append("it goes with one microbatch from stage to stage; the others are the rest of each pass")
         return Timeline(
             prediction=self.prediction,
             start_s=np.cumsum(duration) - duration,
@@ -420,6 +445,7 @@ class _Built:
             meter_w=shown,
             meter_repeats=again,
             peak_power_w=float(max(laid.max(initial=0.0), max(one.static_w for one in self.kinds))),
+            waiting_share=sum(one.repeats * max(one.time_s - one.gpu_s, 0.0) for one in self.kinds) / length,
             queue_scale={self.names[code]: (min(found), max(found)) for code, found in sorted(self.scales.items())},
             notes=tuple(self.notes),
         )

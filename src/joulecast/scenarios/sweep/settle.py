@@ -15,14 +15,14 @@ from joulecast.lowering.execution import Execution
 from joulecast.physics.price import BOUNDS, bound_by
 from joulecast.physics.timeline import Passes, repeated, run_phases
 from joulecast.physics.uncertainty import bounds, combined
-from joulecast.scenarios.pricing import Rows, waiting_j
+from joulecast.scenarios.pricing import Rows, laid_out, nearly_alike
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 Array = npt.NDArray[Any]
 
 #: What may bound a point; the same again, with the power limit beside it.
-WORDS = (*BOUNDS, "host")
+WORDS = (*BOUNDS, "host", "mixed")
 BOUND_WORDS = (*WORDS, *(f"{word}, cap" for word in WORDS))
 
 #: Operations that are evaluated together: their arrays stay in the cache of a core.
@@ -99,16 +99,17 @@ def _settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, 
     place = np.arange(point.size) - np.repeat(np.cumsum(each) - each, each)
     again, rows = repeated(passes, starts[workload][point] + place)
     runs = run_phases(again, clock_mhz[point], limit_w[point])
-    execution, power = phases.execution, passes.priced.power
-    waiting = waiting_j(execution, phases.gpu, power, runs.time_s, runs.clock_mhz)
-    time_s = np.asarray(np.bincount(point, weights=runs.time_s), dtype=np.float64)
-    energy_j = np.asarray(np.bincount(point, weights=(runs.energy_j + waiting) * execution.tp), dtype=np.float64)
+    assert again.phase_of is not None
+    power = passes.priced.power
+    often = np.bincount(again.phase_of, weights=again.repeats)
+    layout = laid_out(phases.execution, phases.rows, often, runs.time_s, runs.energy_j, runs.clock_mhz)
+    time_s = np.asarray(np.bincount(point, weights=layout.time_s), dtype=np.float64)
+    energy_j = np.asarray(np.bincount(point, weights=layout.energy_j), dtype=np.float64)
 
     def share(weights: Floats) -> Floats:
         return np.asarray(np.bincount(point, weights=weights, minlength=n) / time_s)
 
-    hosted, capped = share(runs.time_s * (runs.host_s > runs.gpu_s)), share(runs.time_s * runs.throttled)
-    assert again.phase_of is not None
+    hosted, capped = share(layout.time_s * (runs.host_s > runs.gpu_s)), share(layout.time_s * runs.throttled)
     phase_of_row = again.phase_of[again.pass_of]
     row_s = runs.kernel_s * (again.count * again.repeats[again.pass_of])
     kernels = _spread(phases, row_s, rows, point[phase_of_row], n)
@@ -123,15 +124,17 @@ def _settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, 
         out[f"{name}_lower"], out[f"{name}_upper"] = bounds(value, width)
     starts_of_point = np.cumsum(each) - each
     lowest, highest = (ufunc.reduceat(runs.clock_mhz, starts_of_point) for ufunc in (np.minimum, np.maximum))
-    out["clock_mhz"] = np.clip(share(runs.clock_mhz * runs.time_s), lowest, highest)
+    out["clock_mhz"] = np.clip(share(runs.clock_mhz * layout.time_s), lowest, highest)
     out["throttled"] = np.logical_or.reduceat(runs.throttled, starts_of_point)
-    out["idle_share"] = share(runs.idle_s)
-    longest = _longest(runs.time_s, starts_of_point, point)
+    out["idle_share"] = share(runs.idle_s / runs.time_s * layout.time_s)
+    longest = _longest(layout.time_s, starts_of_point, point)
     modules = len(BOUNDS)
     code = bound_by(again.priced, runs.clock_mhz[phase_of_row])
     by_bound = np.bincount(phase_of_row * modules + code, weights=row_s, minlength=point.size * modules)
     bound = by_bound.reshape(point.size, modules).argmax(axis=1)
-    bound = np.where(runs.host_s > runs.gpu_s, WORDS.index("host"), bound) + len(WORDS) * runs.throttled
+    host_or_both = np.where(nearly_alike(runs.gpu_s, runs.host_s), WORDS.index("mixed"), WORDS.index("host"))
+    hostly = (runs.host_s > runs.gpu_s) | nearly_alike(runs.gpu_s, runs.host_s)
+    bound = np.where(hostly, host_or_both, bound) + len(WORDS) * runs.throttled
     out["bound_by"] = bound[longest]
     return out
 

@@ -23,6 +23,7 @@ from joulecast.physics.uncertainty import bounds, combined, of_sum
 from joulecast.scenarios.pricing import passes_of, prepared
 from joulecast.scenarios.training.communication import collective_s, data_group, moved_bytes
 from joulecast.scenarios.training.layout import Layout
+from joulecast.scenarios.training.scales import Scales, scaled_host, scaled_rows
 
 Floats = npt.NDArray[np.float64]
 
@@ -100,6 +101,7 @@ def run_step(
     clock_mhz: float,
     power_limit_w: float,
     input_s: float = 0.0,
+    scales: Scales = Scales(),  # noqa: B008 - frozen
     exclude: tuple[str, ...] = (),
 ) -> StepFigures:
     """Time, power and energy of one step on the mean GPU of a job.
@@ -119,6 +121,8 @@ def run_step(
         [MHz, W]
     input_s : float
         Least time between two steps that the input allows. [s]
+    scales : Scales
+        How the software differs from the kernels that were fitted.
     exclude : tuple of str
         GPUs whose coefficients may not be used.
 
@@ -136,7 +140,8 @@ def run_step(
     .. [1] D. Narayanan et al., Efficient large-scale language model training on GPU clusters, SC 2021.
     """
     lowered, rows = prepared(step.workload, gpu, execution, exclude)
-    passes = passes_of(lowered, rows, np.arange(len(rows.priced)), host)
+    rows = scaled_rows(rows, scales)
+    passes = passes_of(lowered, rows, np.arange(len(rows.priced)), scaled_host(host, scales.host))
     names = [one.phase for one in lowered.workload.passes]
     scale = np.array([_share(name, layout) for name in names])
     passes = replace(passes, count=passes.count * scale[passes.pass_of], host_s=passes.host_s * scale)
@@ -144,7 +149,7 @@ def run_step(
     staged = np.array([name != "optimizer" for name in names])[rows.pass_id]
     staged &= np.array([name != "weights.cast" for name in lowered.workload.layers])[rows.layer]
     first = _before_layers(rows.layer, rows.pass_id, inner)
-    exchange = Exchanges(step, recipe, layout, gpu)
+    exchange = Exchanges(step, recipe, layout, gpu, scales.communication)
     waits = Waits()
     for _ in range(_TURNS):
         run = run_phase(_with_wait(passes, waits.total), clock_mhz, power_limit_w)
@@ -210,7 +215,8 @@ def run_step(
 class Exchanges:
     """What data-parallel GPUs tell each other in a step."""
 
-    def __init__(self, step: Step, recipe: Recipe, layout: Layout, gpu: Gpu) -> None:
+    def __init__(self, step: Step, recipe: Recipe, layout: Layout, gpu: Gpu, scale: float = 1.0) -> None:
+        self.scale = scale
         self.layout, self.gpu, self.link = layout, gpu, layout.link_gb_s(gpu)
         formats = recipe.formats
         model = layout.tp * layout.pp
@@ -247,10 +253,10 @@ class Exchanges:
         """Activations sent to the next stage. [s]"""
         group = data_group(self.layout, 2) if self.layout.gpus <= self.layout.gpus_per_node else data_group(
             replace(self.layout, gpus_per_node=self.layout.tp), 2)  # fmt: skip
-        return collective_s("send_recv", self.hidden_bytes, group, self.gpu, self.link)
+        return self.scale * collective_s("send_recv", self.hidden_bytes, group, self.gpu, self.link)
 
     def _time(self, name: str, message_bytes: float, size: int) -> float:
-        return collective_s(name, message_bytes, data_group(self.layout, size), self.gpu, self.link)
+        return self.scale * collective_s(name, message_bytes, data_group(self.layout, size), self.gpu, self.link)
 
     def _boundary_bytes(self, step: Step, recipe: Recipe) -> float:
         hidden = float(step.workload.info.get("hidden_size") or 0)

@@ -20,6 +20,7 @@ from joulecast.scenarios.pricing import host_of
 from joulecast.scenarios.training.layout import Layout, micro_batches
 from joulecast.scenarios.training.memory import refuse_what_does_not_fit, training_memory
 from joulecast.scenarios.training.prediction import TrainingPrediction
+from joulecast.scenarios.training.scales import Scales
 from joulecast.scenarios.training.step import run_step
 from joulecast.workloads.table import OpTable, Workload
 
@@ -55,6 +56,7 @@ def train(
     host_us_per_launch: float | None = None,
     input_samples_per_s: float | None = None,
     site: Site | None = None,
+    scales: Scales = Scales(),  # noqa: B008 - frozen
     ignore_memory: bool = False,
     exclude: tuple[str, ...] = (),
 ) -> TrainingPrediction:
@@ -81,6 +83,8 @@ def train(
         Rate at which the input pipeline delivers samples, all of them together. [1/s]
     site : Site, optional
         Where it runs, for money and carbon.
+    scales : Scales
+        How the software differs from the kernels that were fitted, as ``joulecast calibrate --training`` finds it.
     ignore_memory : bool
         Price a job that does not fit all the same.
     exclude : tuple of str
@@ -123,7 +127,8 @@ def train(
     host = host_of(described, host_us_per_launch)
     figures = run_step(
         step, recipe, layout, described, execution, host,
-        micro_batches=count, clock_mhz=clock, power_limit_w=limit, input_s=input_s, exclude=exclude,
+        micro_batches=count, clock_mhz=clock, power_limit_w=limit, input_s=input_s, scales=scales,
+        exclude=exclude,
     )  # fmt: skip
     tokens_each = forward.passes[0].tokens / micro
     length = _steps(steps, samples, tokens, epochs, whole, tokens_each)
