@@ -336,7 +336,12 @@ def test_experts_are_spread_over_the_tensor_parallel_group():
     columns = {"num_tokens": 64, "hidden_size": 1024, "inter_size": 512, "topk": 2, "num_experts": 16}
     tables = divided(one_op("moe", dtype="bf16", **columns), tp=8, ep=4)
     assert (tables["moe"]["moe_tp_size"][0], tables["moe"]["moe_ep_size"][0]) == (2, 4)
-    assert collectives(tables) == [("all_reduce", 8, 64 * 1024 * 2, 1)]
+    # each GPU sends 64 / 8 tokens to 2 experts, each divided over 2 GPUs, and gets the results back; then all have all
+    routed = 64 / 8 * 2 * 2 * 1024 * 2
+    assert sorted(collectives(tables)) == [
+        ("all_gather", 8, 64 * 1024 * 2, 1), ("alltoall", 8, routed, 1), ("alltoall", 8, routed, 1)
+    ]  # fmt: skip
+    assert collectives(divided(one_op("moe", dtype="bf16", **columns), tp=8)) == [("all_reduce", 8, 64 * 1024 * 2, 1)]
 
 
 def test_every_row_parallel_product_of_a_layer_is_added_up():

@@ -238,6 +238,7 @@ def _closing_facts(prediction: Prediction) -> Facts:
             "memory",
             (f"{text.gigabytes(m.needed_gb)} of {text.gigabytes(m.available_gb)} GB{each}: {verdict}", f"({made_of})"),
         ),
+        *_each_gpu(prediction),
         ("provenance", provenance_texts(prediction.provenance)),
         ("±", ("half of the 90 % interval",)),
     ]
@@ -246,6 +247,20 @@ def _closing_facts(prediction: Prediction) -> Facts:
             ("not priced", tuple(f"{name} {text.percent(share)}" for name, share in prediction.unpriced.items()))
         )
     return Facts(tuple(items), label_width=16)
+
+
+def _each_gpu(prediction: Prediction) -> list[tuple[str, tuple[str, ...]]]:
+    """One GPU of several, and how long pipeline stages wait for each other."""
+    if prediction.gpu_count == 1:
+        return []
+    one = summary.per_gpu(prediction)
+    pieces = [f"{text.power(one['power_per_gpu_w'])},", f"{text.energy(one['energy_per_gpu_j'])},"]
+    pieces.append(f"{text.significant(one['tokens_per_s_per_gpu'])} {unit_of(prediction)}s/s")
+    bubble = summary.over_time(prediction, "bubble_share")
+    items = [("each GPU", tuple(pieces))]
+    if bubble > 0:
+        items.append(("pipeline", (f"stages wait for each other {text.percent(bubble)} of the time",)))
+    return items
 
 
 def provenance_texts(provenance: Mapping[str, str]) -> tuple[str, ...]:

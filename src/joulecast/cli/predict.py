@@ -44,6 +44,9 @@ def predict(
     tp: Annotated[str | None, _option("--tp", "N", "Tensor-parallel GPUs [1].")] = None,
     pp: Annotated[str | None, _option("--pp", "N", "Pipeline-parallel stages [1].")] = None,
     ep: Annotated[str | None, _option("--ep", "N", "Expert-parallel GPUs [1].")] = None,
+    dp: Annotated[str | None, _option("--dp", "N", "Replicas, which share the batch [1].")] = None,
+    microbatches: Annotated[str | None, _option("--microbatches", "N", "At once in a pipeline [1].")] = None,
+    overlap: Annotated[str | None, _option("--overlap", "SHARE", "Of collectives, beside other work [0].")] = None,
     clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock; several: 900,1200 or 510:1410:90.")] = None,
     power_limit: Annotated[
         str | None, _option("--power-limit", "W", "Limit of one GPU; several as for --clock.")
@@ -95,6 +98,9 @@ def predict(
         "tp": options.whole("--tp", tp),
         "pp": options.whole("--pp", pp),
         "ep": options.whole("--ep", ep),
+        "dp": options.whole("--dp", dp),
+        "microbatches": options.whole("--microbatches", microbatches),
+        "overlap": options.real("--overlap", overlap, "parts of one", zero=True, example="0.5"),
         "host_us_per_launch": options.real("--host-us-per-launch", host_us, "µs", zero=True, example="5"),
         "memory_clock_mhz": options.real("--memory-clock", memory_clock, "MHz", example="5001"),
         "temperature_c": options.real("--temperature", temperature, "degrees Celsius", zero=True, example="80"),
@@ -160,8 +166,11 @@ def _outcomes(
     import joulecast as jc
     from joulecast.cli.rows import Outcome
     from joulecast.gpus import resolve
+    from joulecast.lowering.execution import share_of_batch
 
     resolved = [resolve(name) for name in names]
+    if "batch" in model:
+        model["batch"] = share_of_batch(model["batch"], run.get("dp", 1), run.get("microbatches", 1))
     workload = jc.workload(source, **model)
     outcomes: list[Outcome] = []
     failures: list[JoulecastError] = []

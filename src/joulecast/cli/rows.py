@@ -44,13 +44,14 @@ def total_row(prediction: Prediction, site: Site | None) -> dict[str, Any]:
         "dram_bytes": summary.total(phase.dram_bytes for phase in phases),
         "peak_flop_share": summary.over_time(prediction, "peak_flop_share"),
         "peak_dram_share": summary.over_time(prediction, "peak_dram_share"),
+        "bubble_share": summary.over_time(prediction, "bubble_share"),
     }
 
 
 def phase_row(phase: PhasePrediction, site: Site | None, gpu_count: int = 1, offset_s: float = 0.0) -> dict[str, Any]:
     """The figures of one phase, by the same names as `total_row`; it begins `offset_s` after the whole."""
     own = ("tokens_in", "tokens_out", "bound_by", "clock_mhz", "throttled", "gpu_time_s", "host_time_s", "idle_share")
-    work = ("flop", "dram_bytes", "peak_flop_share", "peak_dram_share")
+    work = ("flop", "dram_bytes", "peak_flop_share", "peak_dram_share", "bubble_share")
     return {
         "phase": phase.phase,
         "passes": phase.passes,
@@ -114,6 +115,7 @@ def _document_of(outcome: Outcome, site: Site | None, kernels: bool, mark: dict[
         **mark,
         "gpu_count": p.gpu_count,
         "power_limit_w": p.power_limit_w,
+        **summary.per_gpu(p),
         "question": dict(p.info),
         "total": total_row(p, site),
         "phases": _phase_rows(p, site),

@@ -62,6 +62,7 @@ def _info(model: Decoder, prompt: int, cache_bytes: float) -> dict[str, Any]:
         "family": model.family,
         "prompt_tokens": prompt,
         "vocab_size": model.vocab_size,
+        "tied_embeddings": model.tied,
         "hidden_size": model.hidden_size,
         "num_layers": model.num_layers,
         "num_heads": model.num_heads,
