@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulecast.cli import footprint_options, options
+from joulecast.cli import timeline as timelines
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.errors import InfeasibleError, InputError, JoulecastError, shortened
 
@@ -63,6 +64,10 @@ def predict(
     host_w: footprint_options.HostW = None,
     host_share: footprint_options.HostShare = None,
     start: footprint_options.Start = None,
+    timeline: timelines.File = None,
+    timeline_passes: timelines.Passes = None,
+    timeline_phase: timelines.Phase = None,
+    meter_ms: timelines.MeterMs = None,
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Price it even if it does not fit.")] = False,
     top: Annotated[str, typer.Option("--top", metavar="N", help="Layers to show.")] = "6",
     kernels: Annotated[bool, typer.Option("--kernels", help="List every launch.")] = False,
@@ -115,22 +120,30 @@ def predict(
         price=price, currency=currency, carbon=carbon, region=region, pue=pue, host_w=host_w, host_share=host_share,
         start=start,
     )  # fmt: skip
+    over_time = timelines.asked(timeline, timeline_passes, timeline_phase, meter_ms)
     workload, outcomes = _outcomes(source, names, points, _given(model), _given(run))
 
     from joulecast.cli import operating_points, rows
     from joulecast.cli import page as pages
 
+    traced = None if over_time is None else timelines.of_outcomes(outcomes, over_time)
+
     def page() -> list[Any]:
+        if traced is not None and outcomes[0].prediction is not None:
+            blocks = pages.single(outcomes[0].prediction, site, top=layers, kernels=kernels)
+            return [*blocks, timelines.facts(traced, over_time)]
         if len(points) > 1:
             return operating_points.page(outcomes, site)
         if len(outcomes) == 1 and outcomes[0].prediction is not None:
             return pages.single(outcomes[0].prediction, site, top=layers, kernels=kernels)
         return pages.comparison(outcomes, site, kernels=kernels)
 
+    if traced is not None and over_time is not None:
+        timelines.write(traced, over_time)
     give(
         Answer(
             page,
-            lambda: rows.document(outcomes, workload, site, kernels=kernels),
+            lambda: timelines.document(rows.document(outcomes, workload, site, kernels=kernels), traced),
             lambda: rows.kernel_csv_rows(outcomes) if kernels else rows.csv_rows(outcomes, workload, site),
         ),
         form,

@@ -102,7 +102,7 @@ def low_pass_w(duration_s: Floats, power_w: Floats, at_s: Floats, constant_s: fl
 def readings(
     duration_s: Floats, power_w: Floats, meter: Meter, before_w: float, *, least: int = 16
 ) -> tuple[Floats, Floats]:
-    """When a meter shows what of a power in steps.
+    """When a meter shows what of a power in steps: at time 0, and at each update after it.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def readings(
     before_w : float
         Power before; NaN: the steps as if repeated back to back. [W]
     least : int
-        Steps that end before that many updates are shown at so many points, wherever the updates may fall.
+        Steps that end before the first update are shown at so many points, wherever the update may fall.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def readings(
     """
     length = float(duration_s.sum())
     updates = int(length / meter.update_s * (1 + 1e-12))
-    at = meter.update_s * np.arange(1, updates + 1) if updates >= least else length * np.arange(1, least + 1) / least
+    at = meter.update_s * np.arange(updates + 1) if updates else length * np.arange(least + 1) / least
     filtered = trailing_mean_w if meter.filter == "boxcar" else low_pass_w
     at = np.asarray(np.minimum(at, length), dtype=np.float64)
     return at, filtered(duration_s, power_w, at, meter.window_s, before_w)

@@ -58,33 +58,21 @@ def unrolled(count: Floats, paths: Sequence[str]) -> Order:
     Notes
     -----
     Neighbours whose paths share all up to their ``*`` (or that have none, and like counts) are a block that runs as
-    often as its largest count. Of a block that holds alternatives (3 layers with one kind of network, then 58 with
-    another) each has its share of the rounds: one after the other, but attentions, which models alternate, evenly
-    mixed.
+    often as its first operation or as most of them. Of a block that holds alternatives (3 layers with one kind of
+    network, then 58 with another) each has its share of the rounds: one after the other, but attentions, which models
+    alternate, evenly mixed.
     """
     runs_of: list[Places] = []
     repeats, rounds, weights, blocks = [], [], [], []
     for number, (start, stop, prefix) in enumerate(_blocks(count, paths)):
-        often = max(1, math.ceil(float(count[start:stop].max(initial=0.0)) - 1e-9))
+        rounds_in_all = _rounds(count[start:stop])
         first = _after_siblings(prefix, paths[:start])
-        taken = 0
-        for row in range(start, stop):
-            runs = math.ceil(float(count[row]) - 1e-9)
-            if runs <= 0:
-                continue
-            if runs < often and (row == start or count[row] != count[row - 1]):
-                taken = _rounds_before(count[start:row], often)
-            if runs >= often:
-                its = np.arange(runs) * often // runs
-            elif "attention" in paths[row]:
-                its = _spread(taken, runs, often)
-            else:
-                its = (taken + np.arange(runs)) % often
-            runs_of.append(np.full(runs, row))
+        for row, its in _its_rounds(count[start:stop], paths[start:stop], rounds_in_all):
+            runs_of.append(np.full(its.size, start + row))
             rounds.append(its)
-            repeats.append(its + first if prefix else np.full(runs, -1))
-            weights.append(np.full(runs, float(count[row]) / runs))
-            blocks.append(np.full(runs, number))
+            repeats.append(its + first if prefix else np.full(its.size, -1))
+            weights.append(np.full(its.size, float(count[start + row]) / its.size))
+            blocks.append(np.full(its.size, number))
     if not runs_of:
         return Order(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0))
     which = np.concatenate(runs_of)
@@ -107,16 +95,43 @@ def _blocks(count: Floats, paths: Sequence[str]) -> Iterator[tuple[int, int, str
             start = place
 
 
-def _rounds_before(count: Floats, often: int) -> int:
-    """Rounds that the alternatives right before, which run less often than the block, have taken already."""
-    taken, last = 0, -1.0
-    for value in reversed(count.tolist()):
-        if math.ceil(value - 1e-9) >= often:
-            break
-        if value != last:
-            taken += math.ceil(value - 1e-9)
-        last = value
-    return taken % often
+def _whole(often: float) -> int:
+    return math.ceil(often - 1e-9)
+
+
+def _rounds(count: Floats) -> int:
+    """How often a block runs: as its first operation or as most of them, whichever is more."""
+    counts = [_whole(one) for one in count.tolist()]
+    most = max(dict.fromkeys(counts), key=counts.count)  # of several the first
+    return max(counts[0], most, 1)
+
+
+def _its_rounds(count: Floats, paths: Sequence[str], often: int) -> Iterator[tuple[int, Places]]:
+    """The rounds, 0 to `often` - 1, in which each operation of a block runs; one that never does is left out."""
+    taken = 0
+    row = 0
+    while row < count.size:
+        runs = _whole(float(count[row]))
+        if runs >= often:
+            taken = 0
+            yield row, np.arange(runs) * often // runs
+            row += 1
+            continue
+        mixed = "attention" in paths[row]
+        stop = row
+        while stop < count.size and count[stop] == count[row] and ("attention" in paths[stop]) == mixed:
+            stop += 1
+        if runs > 0:
+            kinds = often // runs if mixed and often % runs == 0 and (stop - row) % (often // runs) == 0 else 1
+            for place in range(row, stop):
+                if kinds > 1:
+                    yield place, np.arange(runs) * kinds + (place - row) // ((stop - row) // kinds)
+                elif mixed:
+                    yield place, _spread(taken, runs, often)
+                else:
+                    yield place, (taken + np.arange(runs)) % often
+            taken = (taken + kinds * runs) % often
+        row = stop
 
 
 def _spread(taken: int, runs: int, often: int) -> Places:

@@ -8,7 +8,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,11 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     InputError
         If the folder is missing, `path` is a folder or a device, or writing fails.
     """
-    data = content.encode("utf-8") if isinstance(content, str) else content
+    write_stream(path, [content.encode("utf-8") if isinstance(content, str) else content])
+
+
+def write_stream(path: Path, pieces: Iterable[bytes]) -> None:
+    """As `write_atomic`, piece by piece: what is written need not be held whole."""
     name = shortened(path)
     try:
         if path.exists() and not path.is_file():
@@ -50,7 +55,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".joulecast-", suffix=".tmp")
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                file.writelines(pieces)
             Path(temporary).chmod(0o666 & ~_umask())
             Path(temporary).replace(target)
         except BaseException:
@@ -61,6 +66,14 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             raise
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"can't write to {name}: {reason}") from None
+
+
+def gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """`pieces` as a gzip file, the same each time: without name and time."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    for piece in pieces:
+        yield packer.compress(piece)
+    yield packer.flush()
 
 
 def _umask() -> int:
