@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulecast.bounds.energies import energy_bounds_pj
 from joulecast.calibration.correction_fit import CorrectionBatch, fit_correction
 from joulecast.calibration.kernels import pools, predicted_s
 from joulecast.calibration.time_fit import fit_time
@@ -263,3 +264,62 @@ def test_products_on_a_gpu_left_out_are_predicted_as_well_as_relatives_allow(gem
     # no worse than the nearest relative by more than chance, nor than relatives are on average
     assert blend < 1.2 * error(choices[0][1])
     assert blend <= np.mean([error(fits["bf16"]) for _, fits in kept])
+
+
+@pytest.fixture
+def powered(monkeypatch):
+    """Pretends that only the given GPUs have fitted energies."""
+
+    def pretend(**energies):
+        files = {name.replace("_", "-"): one for name, one in energies.items()}
+        monkeypatch.setattr(store, "known", lambda: tuple(files))
+        monkeypatch.setattr(store, "load", lambda name: GpuCoefficients(name, {}, power=files[name]))
+        for cached in (transfer.relatives, transfer.power_coefficients):
+            cached.cache_clear()
+
+    yield pretend
+    monkeypatch.undo()
+    for cached in (transfer.relatives, transfer.power_coefficients):
+        cached.cache_clear()
+
+
+def _energies(gpu, factor=1.0, rows=10_000):
+    start = transfer.default_power(gpu)
+    tensor = {name: pj * factor for name, pj in start.tensor_pj.items()}
+    return replace(start, tensor_pj=tensor, provenance="fitted", rows=rows)
+
+
+def test_sms_of_one_more_of_the_same_chip_take_as_much_each(powered):
+    powered(B200_SXM_180GB=replace(_energies(B200), active_w=296.0))
+    found = transfer.power_coefficients(load_gpu("GB200-186GB"))
+    assert found.active_w == pytest.approx(296.0 * (152 * 2010) / (148 * 1855))
+    assert found.tensor_pj == pytest.approx(transfer.default_power(B200).tensor_pj)
+
+
+def test_a_what_if_of_sms_and_clock_takes_power_as_a_gpu_that_has_them(powered):
+    powered(B200_SXM_180GB=replace(_energies(B200), active_w=296.0))
+    more = load_gpu("B200-SXM-180GB", {"sm_count": 160})
+    assert transfer.power_coefficients(more).active_w == pytest.approx(320.0)
+    assert transfer.power_coefficients(B200).active_w == 296.0
+
+
+def test_a_few_passes_say_less_of_energies_than_many_kernels(powered):
+    powered(H200_SXM_141GB=_energies(H200, 0.9), A10=_energies(load_gpu("A10"), 2.0, rows=5))
+    few = transfer.power_coefficients(L40S).tensor_pj["bf16"]
+    powered(H200_SXM_141GB=_energies(H200, 0.9), A10=_energies(load_gpu("A10"), 2.0, rows=5000))
+    many = transfer.power_coefficients(L40S).tensor_pj["bf16"]
+    plain = transfer.default_power(L40S).tensor_pj["bf16"]
+    assert 0.9 * plain < few < many < 2.0 * plain
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_no_energy_leaves_what_is_possible(name):
+    gpu = load_gpu(name)
+    power = transfer.power_coefficients(gpu)
+    if power.provenance == "transferred":
+        low, high = energy_bounds_pj("dram", gpu.process_nm, gpu.dram_type)
+        assert low <= power.dram_pj * (1 + 1e-9)
+        assert power.dram_pj <= high * (1 + 1e-9)
+        for math, pj in power.tensor_pj.items():
+            low, high = energy_bounds_pj(f"tensor.{math}", gpu.process_nm, gpu.dram_type)
+            assert low * (1 - 1e-9) <= pj <= high * (1 + 1e-9)

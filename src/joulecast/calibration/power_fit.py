@@ -41,8 +41,16 @@ WEIGHT = {"A": 1.0, "B": 0.5}
 #: Weight of readings with operands that were not random: how much of them stayed the same is known roughly.
 _NOT_RANDOM = 0.3
 
-#: Width of the priors in natural logarithms: energies are physical and differ little from part to part.
+#: Width of the priors in natural logarithms, and how much they count: energies are physical and differ little from part
+#: to part. Weak priors let one GPU's attention name special functions, and another's its L2, as what takes the power.
 _WIDTH = 0.7
+_PRIOR_STRENGTH = 0.02
+
+#: A parameter this close to its prior, in natural logarithms, was used by no row.
+_UNMOVED = 1e-3
+
+#: Arithmetic that takes nearly the same energy as another.
+_LIKE_MATH = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8", "fp8": "int8"}
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,7 @@ def fit_power(rows: PowerRows, gpu: Gpu) -> tuple[dict[str, float], Floats]:
             gap = np.log(terms @ np.exp(theta)) - target
             gap = np.where(at_least, np.minimum(gap, 0.0), gap)
             robust = np.sign(gap) * np.sqrt(0.02 * (np.sqrt(1 + (gap / 0.1) ** 2) - 1))
-            return np.concatenate([robust * weight, 0.01 * (theta - prior) / width])
+            return np.concatenate([robust * weight, _PRIOR_STRENGTH * (theta - prior) / width])
 
         return np.asarray(least_squares(residuals, prior, bounds=(low, high), max_nfev=80).x)
 
@@ -200,15 +208,21 @@ def _priors(names: tuple[str, ...], gpu: Gpu) -> tuple[Floats, Floats, Floats]:
 
 
 def as_coefficients(fitted: dict[str, float], gpu: Gpu, source: str, errors: Floats, rows: int) -> PowerCoefficients:
-    """Coefficients from fitted parameters; what no row used keeps its order of magnitude from the data sheet."""
+    """Coefficients from fitted parameters.
+
+    Arithmetic that no row used lies as far from the data sheet's order of magnitude as what is like it, or as the
+    others on average.
+    """
     start = default_power(gpu)
+    tensor = {m: fitted[f"tensor.{m}"] for m in MATHS if m in gpu.tensor_tflops}
+    cuda = {m: fitted[f"cuda.{m}"] for m in MATHS if m in gpu.cuda_tflops}
     return replace(
         start,
         idle_w=fitted["idle_w"],
         clocked_w=fitted["clocked_w"],
         active_w=fitted["active_w"],
-        tensor_pj={m: fitted[f"tensor.{m}"] for m in MATHS if m in gpu.tensor_tflops},
-        cuda_pj={m: fitted[f"cuda.{m}"] for m in MATHS if m in gpu.cuda_tflops},
+        tensor_pj=_with_unused(tensor, start.tensor_pj),
+        cuda_pj=_with_unused(cuda, start.cuda_pj),
         sfu_pj=fitted["sfu"],
         shared_pj=fitted["shared"],
         l2_pj=fitted["l2"],
@@ -220,6 +234,17 @@ def as_coefficients(fitted: dict[str, float], gpu: Gpu, source: str, errors: Flo
         spread90=float(np.quantile(np.abs(np.log1p(errors)), 0.9)),
         limit_share=LIMIT_SHARE,
     )
+
+
+def _with_unused(fitted: Mapping[str, float], start: Mapping[str, float]) -> dict[str, float]:
+    """Energies by arithmetic, those that the fit left where it started moved as others are."""
+    moved = {name: float(np.log(pj / start[name])) for name, pj in fitted.items() if name in start}
+    used = {name: by for name, by in moved.items() if abs(by) > _UNMOVED}
+    mean = float(np.mean(list(used.values()))) if used else 0.0
+    return {
+        name: pj if name in used or name not in start else pj * float(np.exp(used.get(_LIKE_MATH.get(name, ""), mean)))
+        for name, pj in fitted.items()
+    }
 
 
 def fit_energies(

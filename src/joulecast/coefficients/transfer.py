@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from joulecast.bounds.energies import energy_bounds_pj
 from joulecast.coefficients import corrections, store
 from joulecast.coefficients.intervals import UNLIKE_KNOTS, load_intervals
-from joulecast.coefficients.likeness import distance, influence, unlikeness
+from joulecast.coefficients.likeness import correction_share, distance, influence, unlikeness
 from joulecast.coefficients.roots import kept
 from joulecast.coefficients.schema import (
     TIME_PARAMETERS,
@@ -19,10 +21,12 @@ from joulecast.coefficients.schema import (
     PowerCoefficients,
     TimeCoefficients,
 )
-from joulecast.coefficients.versions import is_version
+from joulecast.coefficients.versions import stood_in
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.gpus.state import rated
+
+Floats = npt.NDArray[np.float64]
 
 
 @kept(4096)
@@ -113,8 +117,7 @@ def nearest(
     for _, other, coefficients in relatives(gpu, exclude):
         for key, fitted in coefficients.time.items():
             its_family, its_engine, its_group = key.split("/", 2)
-            # other versions of an engine stand for themselves alone
-            if its_family == family and (its_engine == engine or not is_version(its_engine)):
+            if its_family == family and (its_engine == engine or not stood_in(key, coefficients.time)):
                 unlike = unlikeness(family, gpu, (engine, group), other, (its_engine, its_group))
                 if own or unlike > 0:
                     choices.append((unlike, key, other.name, fitted))
@@ -141,6 +144,10 @@ def blended(choices: Sequence[tuple[float, TimeCoefficients]]) -> TimeCoefficien
         returned as it is where it is the very one asked for, or was only scaled and not fitted.
     """
     unlike, nearest_one = choices[0]
+    if unlike > 0 and nearest_one.message_factors:
+        held = correction_share(unlike)
+        waned = {size: factor**held for size, factor in nearest_one.message_factors.items()}
+        nearest_one = replace(nearest_one, message_factors=waned)
     if unlike == 0 or nearest_one.scale != 1:
         return nearest_one
     near = [(far, one) for far, one in choices if far <= unlike + _REACH and one.scale == 1]
@@ -182,13 +189,23 @@ _DRAM_ENERGY = {"HBM2": 1.15, "HBM2E": 1.0, "HBM3": 0.85, "HBM3E": 0.8, "GDDR5":
                 "GDDR6": 1.45, "GDDR6X": 1.5, "GDDR7": 1.25, "LPDDR5X": 0.8}  # fmt: skip
 
 
+#: Node that a process takes energy like, where its name says more: the 4 nm ones are refinements of 5 nm ones.
+_ENERGY_NM = {4.0: 4.5}
+
+#: Rows of a fit of energies that halve its weight: some passes of models leave open what takes their power.
+_ROWS_OF_HALF_TRUST = 100.0
+
+#: Share of the weight below which a relative is not named.
+_NAMED = 0.1
+
+
 @kept(4096)
 def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoefficients:
-    """Energies of `gpu`: its own where fitted, else those of its nearest relative, rescaled.
+    """Energies of `gpu`: its own where fitted, else those of its relatives, rescaled and blended.
 
-    Core energies go with the process node, DRAM's with the type of memory, static power with what is said of
-    idle power; power of active SMs with their number and clock, but with no larger share of what the board may
-    draw above idle than on the relative.
+    Core energies go with the process node, DRAM's with the type of memory, static power with what is said of idle
+    power, and the power of active SMs with their number and clock: a limit of the board lowers the clock, not what an
+    SM takes. Numbers are averaged as logarithms; nearer relatives count more, and fits on many rows.
 
     Parameters
     ----------
@@ -199,36 +216,91 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
     Returns
     -------
     PowerCoefficients
+        ``learned_share``, voltages and errors are those of the nearest relative.
     """
     donors = [(far, other, c.power) for far, other, c in relatives(gpu, exclude) if c.power is not None]
     if not donors:
         return default_power(gpu)
-    far, other, donor = donors[0]
+    far, _, donor = donors[0]
     if far == 0.0:
-        return donor
-    node = gpu.process_nm / other.process_nm
-    dram = _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3) / _DRAM_ENERGY.get(other.dram_type.upper(), 1.3)
-    drive = node * gpu.sm_count * gpu.rate_clock_mhz / (other.sm_count * other.rate_clock_mhz)
+        return _as_changed(donor, gpu)
+    found = [_rescaled(power, other, gpu) for _, other, power in donors]
+    trust = [max(power.rows, 1) / (max(power.rows, 1) + _ROWS_OF_HALF_TRUST) for _, _, power in donors]
+    weights = np.array([influence(away) for away, _, _ in donors]) * trust
+    weights = weights / weights.sum()
+    names = [other.name for weight, (_, other, _) in zip(weights, donors, strict=True) if weight >= _NAMED]
     idle_w, clocked_w = static_parts_w(gpu)
     added = interpolated(far, UNLIKE_KNOTS, load_intervals().power_transfer)
     half_width = math.hypot(donor.spread90, added)
     return replace(
-        donor,
+        found[0],
         idle_w=idle_w,
         clocked_w=clocked_w,
-        active_w=donor.active_w * min(drive, _span_w(gpu) / _span_w(other)),
-        tensor_pj={math: pj * node for math, pj in donor.tensor_pj.items()},
-        cuda_pj={math: pj * node for math, pj in donor.cuda_pj.items()},
-        sfu_pj=donor.sfu_pj * node,
-        shared_pj=donor.shared_pj * node,
-        l2_pj=donor.l2_pj * node,
-        dram_pj=donor.dram_pj * dram,
+        active_w=_log_mean(weights, [one.active_w for one in found]),
+        tensor_pj=_mean_by_math(weights, [one.tensor_pj for one in found]),
+        cuda_pj=_mean_by_math(weights, [one.cuda_pj for one in found]),
+        sfu_pj=_log_mean(weights, [one.sfu_pj for one in found]),
+        shared_pj=_log_mean(weights, [one.shared_pj for one in found]),
+        l2_pj=_log_mean(weights, [one.l2_pj for one in found]),
+        dram_pj=_log_mean(weights, [one.dram_pj for one in found]),
         provenance="transferred",
-        source=f"rescaled from {other.name}",
+        source=f"rescaled from {', '.join(names)}",
         error=donor.error + 0.4 * (half_width - donor.spread90),
         spread90=half_width,
         family_spread90={key: math.hypot(one, added) for key, one in donor.family_spread90.items()},
     )
+
+
+def _rescaled(power: PowerCoefficients, other: Gpu, gpu: Gpu) -> PowerCoefficients:
+    """Energies of `other` as they would be on `gpu`, within what is possible there."""
+    node = _ENERGY_NM.get(gpu.process_nm, gpu.process_nm) / _ENERGY_NM.get(other.process_nm, other.process_nm)
+    dram = _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3) / _DRAM_ENERGY.get(other.dram_type.upper(), 1.3)
+
+    def possible(name: str, pj: float) -> float:
+        low, high = energy_bounds_pj(name, gpu.process_nm, gpu.dram_type)
+        return min(max(pj, low), high)
+
+    return replace(
+        power,
+        active_w=power.active_w * node * _drive(gpu, other),
+        tensor_pj={name: possible(f"tensor.{name}", pj * node) for name, pj in power.tensor_pj.items()},
+        cuda_pj={name: possible(f"cuda.{name}", pj * node) for name, pj in power.cuda_pj.items()},
+        sfu_pj=possible("sfu", power.sfu_pj * node),
+        shared_pj=possible("shared", power.shared_pj * node),
+        l2_pj=possible("l2", power.l2_pj * node),
+        dram_pj=possible("dram", power.dram_pj * dram),
+    )
+
+
+def _drive(gpu: Gpu, other: Gpu) -> float:
+    """SMs times clock of one GPU over that of another. Dimensionless."""
+    return gpu.sm_count * gpu.rate_clock_mhz / (other.sm_count * other.rate_clock_mhz)
+
+
+def _as_changed(power: PowerCoefficients, gpu: Gpu) -> PowerCoefficients:
+    """A GPU's own energies, with what a what-if changes of its SMs, their clock and its idle power."""
+    try:
+        plain = load_gpu(gpu.name.split("+")[0])
+    except UnknownNameError:  # a user's own GPU
+        return power
+    idle = gpu.idle_w / plain.idle_w
+    drive = _drive(gpu, plain)
+    if idle == 1.0 and drive == 1.0:
+        return power
+    return replace(power, idle_w=power.idle_w * idle, clocked_w=power.clocked_w * idle, active_w=power.active_w * drive)
+
+
+def _mean_by_math(weights: Floats, tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means of each arithmetic over the relatives that have it."""
+    out = {}
+    for name in dict.fromkeys(name for table in tables for name in table):
+        has = [place for place, table in enumerate(tables) if name in table]
+        out[name] = _log_mean(weights[has] / weights[has].sum(), [tables[place][name] for place in has])
+    return out
+
+
+def _log_mean(weights: Floats, values: Sequence[float]) -> float:
+    return float(np.exp(weights @ np.log(values)))
 
 
 #: Share of the idle power at the highest clock that is the clocked core's, where a GPU's points don't tell.
