@@ -23,9 +23,13 @@ def without_version(name: str) -> str:
     return name.split(_BETWEEN, 1)[0]
 
 
-def is_version(name: str) -> bool:
-    """Whether a name is of a version that its engine is not named after."""
-    return _BETWEEN in name
+def stood_in(key: str, known: Container[str]) -> bool:
+    """Whether ``family/engine/group`` is of a version that its engine is not named after, though another is.
+
+    Such kernels stand for themselves alone: who asks for the engine's is told of those that it is named after.
+    """
+    family, name, group = key.split("/", 2)
+    return _BETWEEN in name and f"{family}/{without_version(name)}/{group}" in known
 
 
 def named(engine: str, version: str, family: str, groups: Iterable[str], known: Container[str]) -> list[str]:
