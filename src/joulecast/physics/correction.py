@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from joulecast.coefficients.corrections import CorrectionModel, load_correction
 from joulecast.coefficients.likeness import correction_share, influence, unlikeness
-from joulecast.coefficients.versions import is_version
+from joulecast.coefficients.versions import stood_in
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import KernelWork
@@ -233,11 +234,14 @@ def _of_relatives(
     All of it, from the shared output alone, where nothing is known of any relative.
     """
     found = []
+    by_gpu: dict[str, set[str]] = defaultdict(set)
+    for key in keys:
+        by_gpu[key.split("/", 1)[0]].add(f"{family}/{key.split('/', 1)[1]}")
     for key in keys:
         name, its_engine, its_group = key.split("/", 2)
         if name in exclude or ("@" in its_engine) != ("@" in engine):  # other operands: see `physics.power.engine_with`
             continue
-        if its_engine != engine and is_version(its_engine):
+        if its_engine != engine and stood_in(f"{family}/{its_engine}/{its_group}", by_gpu[name]):
             continue
         try:
             other = load_gpu(name)
