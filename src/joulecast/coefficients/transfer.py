@@ -47,6 +47,18 @@ def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> tuple[tuple[float, Gpu
     return tuple(sorted(found, key=lambda item: item[0]))
 
 
+#: Distance within which GPUs are boards or bins of one chip: some SMs, clocks and stacks of memory apart.
+SIBLING = 0.1
+
+
+@kept(4096)
+def measured_on_chip(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> frozenset[str]:
+    """Kernels (``family/engine/group``) that were measured on `gpu` or on another GPU of its chip."""
+    return frozenset(
+        key for far, _, coefficients in relatives(gpu, exclude) if far < SIBLING for key in coefficients.time
+    )
+
+
 @kept(4096)
 def time_coefficients(
     gpu: Gpu, family: str, engine: str, group: str, *, exclude: tuple[str, ...] = ()
@@ -360,5 +372,5 @@ def forget() -> None:
     store.own_file.cache_clear()
     corrections.forget()
     load_intervals.cache_clear()
-    for cached in (relatives, time_coefficients, power_coefficients, host_coefficients):
+    for cached in (relatives, measured_on_chip, time_coefficients, power_coefficients, host_coefficients):
         cached.cache_clear()

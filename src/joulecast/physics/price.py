@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.coefficients import store
 from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction
 from joulecast.coefficients.intervals import SIZE_KNOTS_S, load_intervals
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
-from joulecast.coefficients.transfer import power_coefficients, time_coefficients
+from joulecast.coefficients.transfer import measured_on_chip, power_coefficients, time_coefficients
 from joulecast.coefficients.versions import named
 from joulecast.gpus import Gpu
 from joulecast.gpus.state import rated
@@ -223,9 +222,7 @@ def _engines(
     """Names under which the times of each group are kept: of the version asked for, where it was measured apart."""
     if not conditions.version:
         return [conditions.engine] * len(work.groups)
-    name = gpu.name.split("+")[0]
-    stored = None if name in exclude else store.load(name)
-    known = {*own, *(() if stored is None else stored.time)}
+    known = {*own, *measured_on_chip(gpu, exclude=exclude)}
     return named(conditions.engine, conditions.version, work.family, work.groups, known)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients.likeness import GENERATIONS, distance
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients
-from joulecast.coefficients.transfer import relatives
+from joulecast.coefficients.transfer import SIBLING, relatives
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.registry import families
 from joulecast.physics.price import half_widths, price, under_limit
@@ -47,7 +47,6 @@ PROTOCOLS = {
 #: one like it was measured: what two generations share takes few rows to learn, what a sibling's kernels do many.
 TRAIN_ROWS = 8000
 TRANSFER_SHARE = 4
-SIBLING = 0.1
 
 #: The last architecture that the protocol ``older`` knows, and how far newer ones may be from it (other makers' lie
 #: further).
