@@ -38,6 +38,9 @@ Fits = Mapping[str, TimeCoefficients]
 #: Rows of one table that are looked at: a correction learns from more than a fit of a few numbers does.
 ROWS_OF_BATCH = 32_000
 
+#: Families whose fits go by the size of messages already (`TimeCoefficients.message_factors`).
+BY_MESSAGE = ("nccl", "custom_allreduce")
+
 #: Small matrices are multiplied faster by one thread; families share the cores instead.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -297,7 +300,7 @@ def train_corrections(
     ------
     TrainedFamily
     """
-    wanted = [name for name in family_kinds() if not names or name in names]
+    wanted = [name for name in family_kinds() if name not in BY_MESSAGE and (not names or name in names)]
     fits = {name: dict(fits_of(name)) for name in gpu_names()}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=get_context("spawn")) as workers:

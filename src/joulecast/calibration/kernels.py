@@ -20,7 +20,7 @@ from joulecast.coefficients.versions import order, with_version
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import KernelWork
-from joulecast.physics.timing import duration_s, module_times
+from joulecast.physics.timing import duration_s, message_factor, module_times
 
 Floats = npt.NDArray[np.float64]
 
@@ -201,6 +201,7 @@ def predicted_s(pool: Pool, fitted: dict[str, TimeCoefficients]) -> Floats:
         parameters = np.array([getattr(one, name) for name in TIME_PARAMETERS])
         times = module_times(take_work(pool.work, rows), pool.gpu, parameters)
         seconds = duration_s(times, pool.gpu, pool.clock_mhz[rows])
+        seconds *= message_factor(pool.work, [fitted.get(name, one) for name in pool.work.groups])[rows]
         if pool.host_bound:
             seconds = hosted_s(take_work(pool.work, rows), seconds, one.host_us, one.host_lead_us)
         out[rows] = seconds

@@ -18,7 +18,7 @@ from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.physics.correction import correction_factor
 from joulecast.physics.price import rough_s
-from joulecast.physics.timing import duration_s, module_times, parameters_by_row
+from joulecast.physics.timing import duration_s, message_factor, module_times, parameters_by_row
 
 Floats = npt.NDArray[np.float64]
 
@@ -90,7 +90,7 @@ def residuals_of(
         if model is not None:
             factor, distance = correction_factor(model, work, times, pool.gpu, engine=engine, exclude=exclude)
             seconds = seconds * factor
-        seconds = seconds * fitted.scale
+        seconds = seconds * fitted.scale * message_factor(work, [fitted] * len(work.groups))
         if pool.host_bound:
             seconds = hosted_s(work, seconds, fitted.host_us, fitted.host_lead_us)
         ratio = np.log(seconds / pool.time_s[rows])

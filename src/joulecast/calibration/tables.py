@@ -224,9 +224,45 @@ def neusight_frame(frame: pl.DataFrame) -> Iterator[Measured]:
         yield rows(kind_name, part, {**columns, "dtype": "fp32"})
 
 
+#: GPUs of the nodes of ``vidur/collectives.parquet`` whose links the catalogue knows.
+_VIDUR_NODES = {"a100_dgx": "A100-SXM-80GB", "h100_dgx": "H100-SXM-80GB"}
+
+#: Reductions of smaller messages show how long ranks waited for each other (they differ by six within an octave). [B]
+_LEAST_REDUCED = 2.0**21
+
+
+def vidur_collectives(frame: pl.DataFrame) -> Iterator[Measured]:
+    """Batches of collectives of ``vidur``, by node: those inside one node with links that the catalogue knows.
+
+    Bytes are of one rank; groups that span nodes, pairs without a switch, and what is read twice are left out.
+    """
+    import polars as pl
+
+    inside = frame.filter(
+        (pl.col("num_workers") == pl.col("devices_per_node"))
+        & pl.col("platform").is_in(list(_VIDUR_NODES))
+        & ((pl.col("collective") == "send_recv") | (pl.col("message_bytes") >= _LEAST_REDUCED))
+        & (pl.col("time_median_ms") > 0)
+    )
+    shape = ["platform", "collective", "num_workers", "message_bytes"]
+    once = inside.group_by(shape, maintain_order=True).agg(pl.col("time_median_ms").median())
+    for (platform,), part in once.group_by(["platform"], maintain_order=True):
+        columns = {
+            "collective": part["collective"].to_list(),
+            "num_gpus": part["num_workers"].to_numpy(),
+            "message_bytes": part["message_bytes"].to_numpy(),
+            "dtype": "fp16",
+        }
+        time_s = part["time_median_ms"].cast(pl.Float64).to_numpy() * 1e-3
+        yield _plain(_VIDUR_NODES[str(platform)], "nccl", part.height, columns, time_s, "nccl", "vidur", "eager")
+
+
 def _vidur(folder: Path) -> Iterator[Measured]:
     import polars as pl
 
+    collectives = folder / "collectives.parquet"
+    if collectives.exists():
+        yield from vidur_collectives(pl.read_parquet(collectives))
     path = folder / "dense_ops.parquet"
     if not path.exists():
         return
@@ -274,7 +310,7 @@ def _plain(
         table=op_table(kind_name, columns, rows=n),
         time_s=time_s,
         power_w=np.full(n, np.nan),
-        conditions=Conditions(engine=engine, residency="loop"),
+        conditions=Conditions(engine=engine, residency="loop", version=version),
         version=version,
         timing_mode="burst",
         launch_mode=launch_mode,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from joulecast.coefficients.schema import TIME_PARAMETERS, TimeCoefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import KernelWork
-from joulecast.physics.timing import ModuleTimes, duration_s, measured_s, module_times
+from joulecast.physics.timing import ModuleTimes, duration_s, measured_s, message_factor, module_times
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,6 +38,9 @@ PRIORS: dict[str, tuple[float, float, float, float]] = {
 #: 2.5 GHz (a plain product 5,300 on A100, H100 and L40S), in seconds they don't. Rows at one clock leave it open.
 _LAUNCH_CYCLES = {"fixed_us": (0.05, 300.0, 0.7, 0.5), "fixed_kcycles": (0.05, 300.0, 4.0, 1.0)}
 FAMILY_PRIORS = dict.fromkeys(("gemm", "batched_gemm", "moe", "nccl", "custom_allreduce"), _LAUNCH_CYCLES)
+
+#: Sizes of messages that tell a curve.
+FEWEST_SIZES = 6
 
 #: How much priors count. Weak ones let a fit on one GPU name any of several modules that take alike as the one that
 #: binds, which another GPU, where they don't, is told wrongly. Families that have few rows, and priors that are
@@ -166,14 +169,41 @@ def fit_time(
         predicted = _corrected_s(every, gpu, fitted[:efficiencies], clock[members], factor)
         if host_bound:
             predicted = hosted_s(every, predicted, *fitted[efficiencies:])
+        factors: dict[str, float] = {}
+        if work.message_bytes.any():
+            factors = message_factors(every.message_bytes, predicted, time_s[members])
+            curve = TimeCoefficients(message_factors=factors)
+            predicted = predicted * message_factor(every, [curve] * len(work.groups))
         out[group] = TimeCoefficients(
             **dict(zip(names, (float(x) for x in fitted), strict=True)),
             provenance="fitted",
             source=source,
             rows=int(members.size),
+            message_factors=factors,
             error=float(np.mean(np.abs(predicted / time_s[members] - 1))),
         )
     return out
+
+
+def message_factors(message_bytes: Floats, predicted_s: Floats, time_s: Floats) -> dict[str, float]:
+    """What brings predicted times of collectives to measured ones, by size of message (`TimeCoefficients`).
+
+    At each measured size the mean of what is missing, corrected so that a larger message never takes less time.
+
+    Parameters
+    ----------
+    message_bytes, predicted_s, time_s : ndarray, shape (n,)
+        Sizes [B]; times at the clock of each row. [s]
+    """
+    from scipy.optimize import isotonic_regression
+
+    exact = np.log2(message_bytes)
+    _, place, rows = np.unique(np.round(2.0 * exact), return_inverse=True, return_counts=True)
+    if rows.size < FEWEST_SIZES:
+        return {}
+    size, measured, plain = (np.bincount(place, one) / rows for one in (exact, np.log(time_s), np.log(predicted_s)))
+    rising = isotonic_regression(measured, weights=rows).x
+    return {f"{x:.6g}": float(np.exp(y)) for x, y in zip(size, rising - plain, strict=True)}
 
 
 def hosted_s(work: KernelWork, kernel_s: Floats, host_us: float, host_lead_us: float) -> Floats:

@@ -38,6 +38,9 @@ class TimeCoefficients:
         Factor on the time that steps of whole networks show, where kernels alone were not measured.
     pass_scale : float
         Factor on the time inside whole passes of models, beside what benchmarks of kernels show.
+    message_factors : mapping of str to float
+        Factor on the time of a collective by the size of its message (logarithm to base 2 of bytes, as a text):
+        libraries change protocols and algorithms from size to size. Between sizes it is interpolated.
     provenance : str
         One of `PROVENANCES`.
     source : str
@@ -66,6 +69,7 @@ class TimeCoefficients:
     host_lead_us: float = 0.0
     scale: float = 1.0
     pass_scale: float = 1.0
+    message_factors: Mapping[str, float] = field(default_factory=dict)
     provenance: str = "spec sheet"
     source: str = "defaults for a GPU without measured kernels"
     rows: int = 0

@@ -140,7 +140,10 @@ def dump(coefficients: GpuCoefficients) -> str:
             if table or key != "family_spread90":
                 lines += ["", f"[power.{key}]", *_pairs(table)]
     for key in sorted(coefficients.time):
-        lines += ["", f"[time.{_text(key)}]", *_pairs(asdict(coefficients.time[key]))]
+        values = asdict(coefficients.time[key])
+        if not values["message_factors"]:
+            del values["message_factors"]
+        lines += ["", f"[time.{_text(key)}]", *_pairs(values)]
     return "\n".join(lines) + "\n"
 
 
@@ -183,6 +186,8 @@ def _fields(record: type[Record], values: Any, name: str) -> Record:
         elif described.startswith("Mapping"):
             inner = _mapping(value, f"{name}: {key}")
             checked[key] = {word: _number(item, f"{name}: {key}: {word}") for word, item in inner.items()}
+            if key == "message_factors":
+                _check_sizes(checked[key], f"{name}: {key}")
         else:
             number = _number(value, f"{name}: {key}", _LOWEST.get(key, 0.0))
             checked[key] = int(number) if described == "int" else number
@@ -191,6 +196,19 @@ def _fields(record: type[Record], values: Any, name: str) -> Record:
     if missing:
         raise InputError(f"{name} lacks {', '.join(missing)}")
     return record(**checked)
+
+
+def _check_sizes(factors: Mapping[str, float], name: str) -> None:
+    """Raise `InputError` unless factors by size of message are above zero, for sizes that are numbers."""
+    for size, factor in factors.items():
+        try:
+            known = 0 <= float(size) <= 64
+        except ValueError:
+            known = False
+        if not known:
+            raise InputError(f"{name}: sizes are logarithms to base 2 of bytes, such as 20, not {shortened(size)!r}")
+        if factor <= 0:
+            raise InputError(f"{name}: the factor at {size} must be above 0, got {factor:g}")
 
 
 def _mapping(value: Any, name: str) -> Mapping[str, Any]:
@@ -215,6 +233,8 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         rounded = float(f"{value:.5g}")
         return repr(rounded)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(_pairs(value)) + " }"
     return str(value)
 
 

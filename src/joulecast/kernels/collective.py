@@ -104,6 +104,7 @@ def _collective(
         l2_bytes=moved,
         dram_bytes=moved * misses,
         link_s=link,
+        message_bytes=np.where(ranks > 1, message, 0.0),
         fill=blocks / gpu.sm_count,
         blocks=blocks,
         launches=steps,

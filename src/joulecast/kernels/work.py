@@ -91,6 +91,8 @@ class KernelWork:
         Core cycles of the longest chain of steps that wait for each other, which no rate shortens.
     host_steps : ndarray
         Time that a host takes to start the operation over that for the shortest path of the same group.
+    message_bytes : ndarray
+        Bytes that GPUs exchange, as the operation counts them; 0 where it is no collective. [B]
     """
 
     family: str
@@ -119,9 +121,10 @@ class KernelWork:
     serial_dram_bytes: Floats = field(default_factory=lambda: np.zeros(1))
     latency_cycles: Floats = field(default_factory=lambda: np.zeros(1))
     host_steps: Floats = field(default_factory=lambda: np.ones(1))
+    message_bytes: Floats = field(default_factory=lambda: np.zeros(1))
 
     def __post_init__(self) -> None:
-        for name in ("zero_share", "link_s", "serial_l2_bytes", "serial_dram_bytes", "latency_cycles"):
+        for name in ("zero_share", "link_s", "serial_l2_bytes", "serial_dram_bytes", "latency_cycles", "message_bytes"):
             if getattr(self, name).shape != self.group.shape:
                 object.__setattr__(self, name, np.zeros(len(self.group)))
         if self.host_steps.shape != self.group.shape:

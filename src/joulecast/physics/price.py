@@ -39,6 +39,7 @@ from joulecast.physics.timing import (
     dram_rate_gb_s,
     duration_s,
     measured_s,
+    message_factor,
     module_times,
     parameters_by_row,
 )
@@ -169,6 +170,7 @@ def price(
     ]
     in_pass = pass_scales and conditions.residency == "stream"
     scale = np.array([one.scale * (one.pass_scale if in_pass else 1.0) for one in per_group])[work.group]
+    scale = scale * message_factor(work, per_group)
     times = module_times(work, gpu, parameters_by_row(per_group, work.group), scale)
     power = at_state(power or power_coefficients(rated(gpu), exclude=exclude), gpu)
     exclude_power = exclude if power_corrections is None else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,21 @@ def parameters_by_row(per_group: list[TimeCoefficients], group: npt.NDArray[np.i
     """Coefficients of each row, shape (len(TIME_PARAMETERS), n), from those of its group."""
     table = np.array([[getattr(one, name) for name in TIME_PARAMETERS] for one in per_group], dtype=np.float64)
     return table.T[:, group]
+
+
+def message_factor(work: KernelWork, per_group: Sequence[TimeCoefficients]) -> Floats:
+    """Factor on the time of each row by the size of its message (`TimeCoefficients.message_factors`), shape (n,).
+
+    The logarithm is straight between sizes, on a logarithmic axis, and level outside them.
+    """
+    out = np.ones(len(work))
+    for code, one in enumerate(per_group):
+        if one.message_factors:
+            rows = np.flatnonzero((work.group == code) & (work.message_bytes > 0))
+            knots = sorted((float(size), np.log(factor)) for size, factor in one.message_factors.items())
+            size, height = np.array(knots).T
+            out[rows] = np.exp(np.interp(np.log2(work.message_bytes[rows]), size, height))
+    return out
 
 
 def module_times(work: KernelWork, gpu: Gpu, parameters: Floats, scale: Any = 1.0) -> ModuleTimes:

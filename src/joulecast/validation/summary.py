@@ -59,7 +59,7 @@ def titled(rows: pl.DataFrame) -> pl.DataFrame:
 
     plain = pl.col("kind").replace_strict(TITLES, default=pl.col("kind"), return_dtype=pl.String)
     return rows.with_columns(
-        title=pl.when(pl.col("source") == "vidur")
+        title=pl.when((pl.col("source") == "vidur") & (pl.col("kind") != "nccl"))
         .then(pl.lit("dense operators, PyTorch"))
         .when((pl.col("source") == "neusight") & (pl.col("kind") != "conv2d"))
         .then(pl.lit("fp32 operators, PyTorch"))
