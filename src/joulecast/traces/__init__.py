@@ -1,0 +1,1 @@
+"""Profiler traces: measured times, and the power and energy behind them."""
