@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, shortened
 from joulecast.workloads.files import content_of, content_of_json, named, parse_json, read_bytes, text_of
+from joulecast.workloads.pytorch import is_module
 from joulecast.workloads.table import Workload
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def open_workload(source: Any, request: Request | None = None, **options: Any) -
     if isinstance(source, Workload):
         _refuse_options("a workload", _given(request, options))
         return source
+    if is_module(source):
+        raise InputError("a PyTorch module needs example inputs: make its workload with joulecast.workload(module, x)")
     if isinstance(source, Mapping | list):
         return _from_json(source, "the given value", "model", request, options)
     if not isinstance(source, str | os.PathLike):

@@ -1,0 +1,134 @@
+"""Convolutions of PyTorch and their gradients as two-dimensional convolutions of equal arithmetic and bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from joulecast.workloads.pytorch_costs import Row
+from joulecast.workloads.pytorch_shapes import convolution_fmt, elementwise, fmt
+
+if TYPE_CHECKING:
+    from joulecast.workloads.pytorch_rules import Call
+
+
+def forward(call: Call) -> list[Row]:
+    """A convolution, transposed or not, and its bias, which eager frameworks add in a launch of its own."""
+    x, weight, bias = call.args[:3]
+    stride, padding, dilation, transposed = call.args[3:7]
+    groups = int(call.args[8])
+    out = call.result
+    if out is None or not out.numel():
+        return []
+    rows = [_row(x, weight, out, stride, padding, dilation, bool(transposed), groups)]
+    return rows + (elementwise("bias", [out], [out]) if bias is not None else [])
+
+
+def backward(call: Call) -> list[Row]:
+    """Gradients of input, filters and bias, those that are asked for.
+
+    Each does the arithmetic of the forward convolution and moves the same three tensors; that of the input with
+    channels in and out exchanged.
+    """
+    grad, x, weight = call.args[:3]
+    stride, padding, dilation, transposed = call.args[4:8]
+    groups, wanted = int(call.args[9]), call.args[10]
+    if not grad.numel():
+        return []
+    forward_row = _row(x, weight, grad, stride, padding, dilation, bool(transposed), groups)
+    rows: list[Row] = []
+    if wanted[0]:
+        rows.append(_exchanged(forward_row))
+    if wanted[1]:
+        rows.append(forward_row)
+    if wanted[2]:
+        channels = grad.shape[1] if grad.dim() > 1 else 1
+        size = max(grad.numel() // max(channels, 1), 1)
+        rows.append(("row_reduction", {"op": "sum", "rows": channels, "dim": size, "dtype": fmt(grad)}))
+    return rows
+
+
+def _exchanged(row: Row) -> Row:
+    """The gradient of the input where the filter steps by one; a wider step keeps the forward's shape."""
+    columns = dict(row[1])
+    if columns["stride"] != 1:
+        return row
+    columns["in_channels"], columns["out_channels"] = columns["out_channels"], columns["in_channels"]
+    return (row[0], columns)
+
+
+def _row(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> Row:
+    if transposed:  # the gradient of a convolution from `out` to `x`
+        x, out = out, x
+    if x.dim() == weight.dim() - 1:  # no batch
+        x, out = x.unsqueeze(0), out.unsqueeze(0)
+    sizes = [_two(values, places) for values, places in (
+        (list(x.shape[2:]), 1), (list(weight.shape[2:]), 1), (list(out.shape[2:]), 1), (list(stride), 1),
+        (list(padding), 0), (list(dilation), 1))]  # fmt: skip
+    size, kernel, result, step, pad, spread = sizes
+    outputs, per_group = (weight.shape[0], weight.shape[1])
+    depth = math.prod(out.shape[2:-2])
+    columns: dict[str, Any] = {
+        "batch_size": x.shape[0] * max(depth, 1),
+        "in_channels": per_group * groups * math.prod(weight.shape[2:-2]),
+        "out_channels": outputs,
+        "kernel_h": kernel[0],
+        "kernel_w": kernel[1],
+        "groups": groups,
+        "channels_last": _channels_last(x),
+        "dtype": convolution_fmt(x),
+        **_geometry(size, kernel, result, step, pad, spread),
+    }
+    return ("conv2d", columns)
+
+
+def _geometry(
+    size: list[int], kernel: list[int], result: list[int], step: list[int], pad: list[int], spread: list[int]
+) -> dict[str, int]:
+    """Size, stride, padding and dilation with one number for both sides that give the same result."""
+    sides = [side for side in (0, 1) if kernel[side] > 1 or step[side] > 1 or size[side] > 1]
+    alike = all(len({values[side] for side in sides}) <= 1 for values in (step, pad, spread))
+    main = sides[-1] if sides else 0
+    if alike:
+        one = {"stride": step[main], "padding": pad[main], "dilation": spread[main]}
+        if len(sides) < 2 and one["padding"]:  # a single row has no rows of zeros beside it
+            one["padding"] = 0
+        elif _results(size, kernel, one) == result:
+            return {"height": size[0], "width": size[1], **one}
+    else:
+        same_step = step[0] == step[1] and spread[0] == spread[1]
+        one = {"stride": step[0] if same_step else 1, "padding": 0, "dilation": spread[0] if same_step else 1}
+    height, width = ((result[side] - 1) * one["stride"] + one["dilation"] * (kernel[side] - 1) + 1 for side in (0, 1))
+    return {"height": height, "width": width, **one}
+
+
+def _results(size: list[int], kernel: list[int], one: dict[str, int]) -> list[int]:
+    return [
+        (size[side] + 2 * one["padding"] - one["dilation"] * (kernel[side] - 1) - 1) // one["stride"] + 1
+        for side in (0, 1)
+    ]
+
+
+def _two(values: list[int], neutral: int) -> list[int]:
+    """The last two sizes; a missing one is `neutral`."""
+    values = [int(one) for one in values]
+    return [neutral, neutral, *values][-2:]
+
+
+def _channels_last(x: Tensor) -> int:
+    if x.dim() != 4 or x.shape[1] == 1:
+        return 0
+    return int(x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous())

@@ -1,0 +1,138 @@
+"""Values of small tensors beside their shapes, so that code which branches on masks and indices runs without weights.
+
+Meta tensors have shapes and no values, and models look at values: whether a mask is full, which experts are hit. A
+tensor whose value follows from constants and inputs keeps it here, by its memory; indices that depend on weights
+(the experts that a router picks) are made up, spread evenly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+
+from joulecast.workloads.pytorch_shapes import tensors_in
+
+#: Largest tensor whose value is kept, and the largest of words that only a mask has. [elements]
+LARGEST_VALUE = 2**18
+LARGEST_MASK = 2**23
+
+#: Operators whose results are indices that a model acts on, and which of their results those are.
+_INDICES = {"topk": 1, "sort": 1, "argsort": 0, "argmax": 0, "argmin": 0, "multinomial": 0, "max": 1, "min": 1}
+
+#: Operators whose results have a size that depends on values.
+_SIZED = "nonzero masked_select _unique2 unique_consecutive unique_dim bincount repeat_interleave nonzero_numpy"
+SIZED_BY_VALUES = frozenset(_SIZED.split())
+
+
+class Values:
+    """Known values of tensors without data, by their memory.
+
+    Notes
+    -----
+    A view shares memory with its base, so that its value is there without being computed. Memory whose value is not
+    known is not in the table; an operator that writes there takes it out.
+    """
+
+    def __init__(self) -> None:
+        self._storages: dict[int, Any] = {}
+        self.assumed: set[str] = set()
+
+    def of(self, tensor: Tensor) -> Tensor | None:
+        """The value of `tensor`: its own data where it has some, what is known of it, or None."""
+        if not has_no_data(tensor):
+            return tensor
+        storage = self._storages.get(tensor.untyped_storage()._cdata)
+        if storage is None:
+            return None
+        with _disable_current_modes():
+            view = torch.empty(0, dtype=tensor.dtype)
+            return view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether `tensor` has a value."""
+        return not has_no_data(tensor) or tensor.untyped_storage()._cdata in self._storages
+
+    def keep(self, tensor: Tensor, value: Tensor) -> None:
+        """Keep `value` for all of the memory of `tensor`, whose layout it must have."""
+        self._storages[tensor.untyped_storage()._cdata] = value.untyped_storage()
+
+    def share(self, tensor: Tensor, source: Tensor) -> None:
+        """`tensor` has the memory of `source` under another name: a view that a kernel without data made anew."""
+        key, other = tensor.untyped_storage(), source.untyped_storage()
+        if key._cdata != other._cdata and other._cdata in self._storages and key.nbytes() == other.nbytes():
+            self._storages[key._cdata] = self._storages[other._cdata]
+
+    def forget(self, tensor: Tensor) -> None:
+        """The value of the memory of `tensor` is no longer known."""
+        self._storages.pop(tensor.untyped_storage()._cdata, None)
+
+    def without_data(self, tensor: Tensor, like: Tensor | None = None) -> Tensor:
+        """A meta tensor in place of `tensor`, its value kept where it is small."""
+        made = empty_like_layout(tensor, like)
+        if tensor.numel() <= (LARGEST_MASK if tensor.dtype is torch.bool else LARGEST_VALUE):
+            with _disable_current_modes():
+                copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+                self.keep(made, copy.copy_(tensor.detach()))
+        else:
+            self.forget(made)
+        return made
+
+    def computed(self, func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+        """The result of an operator all of whose `tensors` have values, as data; None where it has none or is large."""
+        size = sum(one.numel() for one in tensors)
+        limit = LARGEST_MASK if any(one.dtype is torch.bool for one in tensors) else LARGEST_VALUE
+        if size > 2 * limit or not all(self.knows(one) for one in tensors):
+            return None
+        if not tensors and not _small_factory(args, kwargs):
+            return None
+        try:
+            plain = tree_map(lambda one: self.of(one) if isinstance(one, torch.Tensor) else one, (tuple(args), kwargs))
+            if "device" in plain[1]:
+                plain[1]["device"] = torch.device("cpu")
+            with _disable_current_modes():
+                return func(*plain[0], **plain[1])
+        except Exception:
+            return None
+
+    def assume_indices(self, name: str, out: Any, size: int) -> None:
+        """Give indices that depend on weights values that are spread evenly over `size` choices."""
+        place = _INDICES.get(name)
+        results = tensors_in(out)
+        if place is None or place >= len(results):
+            return
+        index = results[place]
+        if index.dtype is not torch.int64 or not has_no_data(index) or index.numel() > LARGEST_VALUE:
+            return
+        with _disable_current_modes():
+            even = torch.arange(index.numel()).remainder_(max(size, 1)).view(index.shape)
+            layout = torch.empty_strided(index.size(), index.stride(), dtype=torch.int64)
+            self.keep(index, layout.copy_(even))
+        self.assumed.add("choices that depend on weights are spread evenly")
+
+
+def has_no_data(tensor: Tensor) -> bool:
+    """Whether a tensor has a shape only: on the meta device, or fake."""
+    return tensor.is_meta or type(tensor).__name__ == "FakeTensor"
+
+
+def empty_like_layout(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+    """A tensor without data in the layout of `tensor`; where `like` is fake, of its kind."""
+    if like is not None and not like.is_meta:
+        return like.new_empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _small_factory(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator without tensors makes a small one from numbers."""
+    size = 1
+    for one in (*args, *kwargs.values()):
+        if isinstance(one, list | tuple | torch.Size):
+            for side in one:
+                size *= side if isinstance(side, int) else 1
+        elif isinstance(one, int) and not isinstance(one, bool):
+            size = max(size, one)
+    return size <= LARGEST_VALUE
