@@ -10,7 +10,9 @@ import typer
 from typer.main import get_command
 
 #: Modules of this package, each with a function `add_to(app)`, in the order that help shows them.
-VERBS = ("predict", "attribute", "train", "kernels", "audit", "calibrate", "validate", "gpus", "models", "doctor")
+VERBS = (
+    "predict", "sweep", "attribute", "train", "kernels", "audit", "calibrate", "validate", "gpus", "models", "doctor",
+)  # fmt: skip
 
 
 @cache

@@ -111,6 +111,11 @@ class InferenceEvaluator:
         """Columns that hold codes, with what these mean."""
         return {"bound_by": BOUND_WORDS, "provenance": PROVENANCES, "power_provenance": PROVENANCES}
 
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures of each point."""
+        return _columns(self.site)
+
     def evaluate(self, start: int, stop: int) -> Chunk:
         """Figures of the points from `start` to before `stop`."""
         n = stop - start

@@ -8,6 +8,7 @@ import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,7 @@ def open_store(folder: str | os.PathLike[str], question: Any) -> Store:
 
 def fingerprint(question: Any) -> str:
     """Of a question, the coefficients in use, and the version: alike only where the answers are."""
-    from joulecast import __version__
-
-    known = hashlib.sha256(json.dumps([__version__, question], sort_keys=True, default=str).encode("utf-8"))
+    known = hashlib.sha256(json.dumps([version("joulecast"), question], sort_keys=True, default=str).encode("utf-8"))
     for folder in (places.shipped_folder(), places.users_folder()):
         for path in sorted(folder.iterdir()) if folder is not None else ():
             if path.is_file():

@@ -1,0 +1,148 @@
+"""Reads the flags of `joulecast sweep` that take several values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulecast.cli import options
+from joulecast.errors import InputError, shortened
+
+if TYPE_CHECKING:
+    from joulecast.scenarios.sweep.inference import InferenceEvaluator
+    from joulecast.scenarios.sweep.objectives import Objective
+
+CHARTS = ("svg", "png", "html")
+
+#: Points for which more than one process pays.
+_WORTH_PROCESSES = 20_000
+_MOST_PROCESSES = 8
+
+_ALL = "all"
+_RAY = "ray"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Values of the flags by the names that `joulecast.sweep` knows them by; None where a flag was not given."""
+
+    model: dict[str, Any]
+    run: dict[str, Any]
+    limits: dict[str, Any]
+
+    def given(self) -> dict[str, Any]:
+        """What was given of model and run."""
+        return {name: value for name, value in {**self.model, **self.run}.items() if value is not None}
+
+
+def words(flag: str, text: str | None) -> list[str] | None:
+    """Words apart by commas, each once."""
+    return None if text is None else [word.lower().replace("-", "_") for word in options.names(flag, [text])]
+
+
+def wholes(flag: str, text: str | None, *, minimum: int = 1, example: str = "1,8,32") -> list[int] | None:
+    """Whole numbers: a list, or first:last:step."""
+    found = options.numbers(flag, text, "digits", example=example, zero=minimum == 0)
+    if found is None:
+        return None
+    for value in found:
+        if value != int(value) or value < minimum:
+            raise InputError(f"{flag} takes whole numbers, such as {example}, not {shortened(str(text), 40)!r}")
+    return [int(value) for value in found]
+
+
+def all_or_numbers(flag: str, text: str | None, unit: str, example: str) -> Any:
+    """Numbers, or ``all`` as it is."""
+    if text is not None and text.strip().lower() == _ALL:
+        return _ALL
+    return options.numbers(flag, text, unit, example=f"{example} or all")
+
+
+def changes(texts: Sequence[str] | None) -> dict[str, Any] | None:
+    """What ``--set`` asks for: by field one value or several, words or numbers."""
+    found: dict[str, Any] = {}
+    for field, text in options.pairs("--set", texts, example="sm_count=108,128").items():
+        if field in ("compute_capability", "architecture", "dram_type"):
+            found[field] = options.names("--set", [text])
+        else:
+            found[field] = options.numbers("--set", text, f"the unit of {shortened(field, 40)}", example="108:148:8")
+    return found or None
+
+
+def engines_and_runner(engine: str | None, run_on: str | None, address: str | None) -> tuple[list[str] | None, str]:
+    """Whose kernels run, and where the sweep does: ``ray`` among the engines asks for the latter.
+
+    Raises
+    ------
+    InputError
+        If they contradict each other.
+    """
+    engines = words("--engine", engine)
+    where = options.one_of("--run-on", run_on, ("local", _RAY))
+    if engines is not None and _RAY in engines:
+        if where == "local":
+            raise InputError("--engine ray and --run-on local contradict each other: give one")
+        engines, where = [one for one in engines if one != _RAY] or None, _RAY
+    if address is not None and where != _RAY:
+        raise InputError("--ray-address goes with --run-on ray")
+    return engines, where or "local"
+
+
+def workers(text: str | None, points: int) -> int:
+    """Processes: as asked for, else one, or one a CPU where there are many points."""
+    asked = options.whole("--workers", text, example="2")
+    if asked is not None:
+        return asked
+    if points < _WORTH_PROCESSES:
+        return 1
+    free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(free, _MOST_PROCESSES)
+
+
+def pair(text: str | None, evaluator: InferenceEvaluator) -> tuple[Objective, Objective]:
+    """The objectives of the front: as asked for, else time and energy, or for different work what a token takes.
+
+    Raises
+    ------
+    InputError
+        If they are not two that are known.
+    """
+    from joulecast.scenarios.sweep.objectives import objective
+
+    if text is None:
+        varied = {axis.name for axis in evaluator.space.varied}
+        differs = varied & set(evaluator.asked) and not all(
+            name.endswith("dtype") for name in varied & set(evaluator.asked)
+        )
+        chosen = ["throughput", "energy_per_token"] if differs else ["time", "energy"]
+    else:
+        chosen = options.names("--front", [text])
+    if len(chosen) != 2:
+        raise InputError("--front takes two objectives apart by a comma, such as time,energy")
+    known = evaluator.figures
+    return objective(chosen[0], known), objective(chosen[1], known)
+
+
+def check_files(output: Path | None, plot: Path | None) -> None:
+    """Refuse files that can't be written before anything is evaluated.
+
+    Raises
+    ------
+    InputError
+    """
+    from joulecast.reports.columns import form_of
+
+    if output is not None:
+        form_of(output)
+    if plot is not None:
+        if plot.suffix.lower().removeprefix(".") not in CHARTS:
+            raise InputError(f"can't draw {shortened(plot)}: end it in .svg, .png or .html")
+        from joulecast.reports import plots
+
+        plots.available()
+    for path in (output, plot):
+        if path is not None and not path.parent.is_dir():
+            raise InputError(f"can't write to {shortened(path)}: its folder does not exist")

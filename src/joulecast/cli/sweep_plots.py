@@ -1,0 +1,116 @@
+"""The chart of `joulecast sweep --plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulecast.cli.sweep_page import Told, coordinates, points_kept
+from joulecast.reports import files, plots, sweep_plot, text
+from joulecast.scenarios.sweep.chunk import joined
+from joulecast.scenarios.sweep.table import points_of
+
+#: Clocks that the curve over them has at most.
+_CLOCKS = 160
+
+_LABELS = {
+    "time": "fastest", "energy": "fewest joules", "edp": "least energy x time", "throughput": "most tokens/s",
+    "energy_per_token": "least J/token", "cost": "cheapest", "carbon": "least carbon", "power": "fewest watts",
+    "ed2p": "least energy x time²",
+}  # fmt: skip
+
+
+def draw(told: Told, path: Path) -> None:
+    """Write the chart, whole or not at all."""
+    group = _group(told)
+    rows = points_kept(told, told.found.sample).rows()
+    front = points_kept(told, told.found.front).rows()
+    x, y = told.pair
+    chart = sweep_plot.sweep_chart(
+        [_mark(told, row, group) for row in rows],
+        [_mark(told, row, group) for row in front],
+        _best(told),
+        ({"title": x.title, "unit": x.unit}, {"title": y.title, "unit": y.unit}),
+        None if group is None else "GPU" if group == "gpu" else group.removeprefix("set."),
+        _clock_curve(told),
+        title=str(told.evaluator.source).rsplit("/", 1)[-1],
+        subtitle=_subtitle(told, len(rows)),
+    )
+    files.write_atomic(path, plots.written(chart, path.suffix.lower().removeprefix(".")))
+
+
+def _group(told: Told) -> str | None:
+    """The axis whose values colours tell: of the GPU first, else the one of fewest values that is not the clock."""
+    varied = [axis for axis in told.evaluator.space.varied if axis.name not in ("clock_mhz", "power_limit_w")]
+    if any(axis.name == "gpu" for axis in varied):
+        return "gpu"
+    return min(varied, key=lambda axis: len(axis.values)).name if varied else None
+
+
+def _mark(told: Told, row: Mapping[str, Any], group: str | None) -> dict[str, Any]:
+    x, y = told.pair
+    named = "" if group is None else row[group]
+    return {
+        "x": row[x.column],
+        "y": row[y.column],
+        "group": f"{named:g}" if isinstance(named, float) else str(named),
+        "what": f"{coordinates(told, row)}: {text.duration(row['time_s'])}, {text.power(row['power_w'])}, "
+        f"{text.energy(row['energy_j'])}",
+    }
+
+
+def _best(told: Told) -> list[dict[str, Any]]:
+    """Marks of the ends of the front, and of the least energy-delay product on it."""
+    x, y = told.pair
+    names = [x.name, y.name] + [name for name in ("edp",) if {x.name, y.name} == {"time", "energy"}]
+    at: dict[int, list[str]] = {}
+    for name in names:
+        at.setdefault(told.found.best[name], []).append(_LABELS[name])
+    return [
+        {"x": row[x.column], "y": row[y.column], "label": ", ".join(labels)}
+        for row, labels in zip(points_kept(told, list(at)).rows(), at.values(), strict=True)
+    ]
+
+
+def _clock_curve(told: Told) -> list[dict[str, Any]]:
+    """The point of least energy (of a token, where that is the question) at other clocks."""
+    space = told.evaluator.space
+    if len(space.axis("clock_mhz").values) < 2:
+        return []
+    wanted = told.pair[1] if told.pair[1].name in ("energy", "energy_per_token") else None
+    best = told.found.best[wanted.name if wanted else "energy"]
+    along = space.along("clock_mhz", best)
+    if along.size > _CLOCKS:
+        along = np.unique([*along[np.linspace(0, along.size - 1, _CLOCKS).astype(int)], best])
+    rows = [
+        row
+        for point in along.tolist()
+        for row in points_of(told.evaluator, joined([told.evaluator.evaluate(point, point + 1)])).rows()
+        if row["time_s"] is not None
+    ]
+    found = [
+        {
+            "clock_mhz": row["clock_asked_mhz"],
+            "energy_j": row["energy_j"],
+            "time_s": row["time_s"],
+            "best": bool(row["clock_asked_mhz"] == told_clock),
+            "label": f"{text.whole(row['clock_asked_mhz'])} MHz: {text.energy(row['energy_j'])}, "
+            f"{text.duration(row['time_s'])}",
+        }
+        for told_clock in [points_kept(told, [best])["clock_asked_mhz"][0]]
+        for row in rows
+    ]
+    return sorted(found, key=lambda row: row["clock_mhz"])
+
+
+def _subtitle(told: Told, shown: int) -> list[str]:
+    found = told.found
+    some = f" ({text.whole(shown)} of them drawn)" if shown < found.feasible else ""
+    lines = [f"{text.whole(found.feasible)} of {text.whole(found.points)} points are feasible{some}"]
+    for name in dict.fromkeys(one.name for one in told.pair):
+        row = points_kept(told, [found.best[name]]).row(0)
+        lines.append(f"{_LABELS[name]}: {coordinates(told, row)}")
+    return lines
