@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
+    from joulecast.physics.metering import Meter
     from joulecast.scenarios.footprint import Footprint, footprint
     from joulecast.scenarios.kernels import KernelTable, predict_kernels
     from joulecast.scenarios.prediction import Prediction
     from joulecast.scenarios.sweep.result import Sweep
+    from joulecast.scenarios.timeline import Timeline
     from joulecast.scenarios.training.prediction import TrainingPrediction
     from joulecast.workloads.pytorch import capture
     from joulecast.workloads.pytorch_costs import op_cost
@@ -32,6 +34,8 @@ _WHERE = {
     "KernelTable": "scenarios.kernels",
     "footprint": "scenarios.footprint",
     "Footprint": "scenarios.footprint",
+    "Meter": "physics.metering",
+    "Timeline": "scenarios.timeline",
     "use_coefficients": "coefficients.users",
     "Prediction": "scenarios.prediction",
     "Workload": "workloads.table",
@@ -52,8 +56,10 @@ __all__ = [
     "InputError",
     "JoulecastError",
     "KernelTable",
+    "Meter",
     "Prediction",
     "Sweep",
+    "Timeline",
     "TrainingPrediction",
     "Workload",
     "__version__",
