@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from joulecast.reports.plots import styled, the_altair
 
 _WIDTH = 760
 _LAUNCHES, _METER, _LIMIT = "#2a6f97", "#e07a5f", "#b23a48"
-_FAMILIES = (
-    "#2a6f97", "#e9a03b", "#81b29a", "#8d6a9f", "#d1495b", "#5c946e", "#c9ada7", "#457b9d", "#bc6c25", "#6d6875",
-)  # fmt: skip
-_QUIET = {"waiting": "#e6e6e6", "pass as a whole": "#b9c6d0"}
+#: Colours of kernel families that are nearly always there; others take the rest in turn.
+_FAMILIES = {
+    "gemm": "#2a6f97", "elementwise": "#e9a03b", "row reduction": "#81b29a", "gather": "#c9ada7",
+    "context attention": "#8d6a9f", "generation attention": "#8d6a9f", "encoder attention": "#8d6a9f",
+    "conv2d": "#2a6f97", "moe": "#1f9e89", "nccl": "#d1495b", "waiting": "#e6e6e6", "pass as a whole": "#b9c6d0",
+}  # fmt: skip
+_OTHERS = ("#5c946e", "#457b9d", "#bc6c25", "#6d6875", "#a44a3f", "#3d5a80", "#7f9183")
 
 
 def power_over_time(tables: Mapping[str, Any], *, title: str, subtitle: Sequence[str], meter_name: str) -> Any:
@@ -30,12 +34,14 @@ def power_over_time(tables: Mapping[str, Any], *, title: str, subtitle: Sequence
     """
     alt = the_altair()
     length_s = tables["power"][-1]["end_s"]
-    factor, unit = (1.0, "s") if length_s >= 10 else (1e3, "ms") if length_s >= 2e-3 else (1e6, "µs")
+    factor, unit = (1.0, "s") if length_s >= 3 else (1e3, "ms") if length_s >= 2e-3 else (1e6, "µs")
     domain = [0.0, length_s * factor]
     scale = alt.Scale(domain=domain, nice=False)
 
     def x(name: str, *, labels: bool = False) -> Any:
-        axis = alt.Axis(grid=False, labels=labels, ticks=labels, title=f"time [{unit}]" if labels else None)
+        axis = alt.Axis(
+            grid=False, labels=labels, ticks=labels, title=f"time [{unit}]" if labels else None, tickCount=12
+        )
         return alt.X(name, scale=scale, axis=axis)
 
     power = _power(alt, tables, x, factor, meter_name)
@@ -56,8 +62,8 @@ def power_over_time(tables: Mapping[str, Any], *, title: str, subtitle: Sequence
         .properties(width=_WIDTH, height=132)
     )
     names = list(dict.fromkeys(row["family"] for row in tables["families"]))
-    loud = [name for name in names if name not in _QUIET]
-    colours = dict(zip(loud, _FAMILIES * (len(loud) // len(_FAMILIES) + 1), strict=False)) | _QUIET
+    others = cycle(_OTHERS)
+    colours = {name: _FAMILIES.get(name) or next(others) for name in names}
     families = (
         alt.Chart(alt.Data(values=_in_unit(tables["families"], factor)))
         .mark_rect()

@@ -422,7 +422,7 @@ class _Built:
         at, shown = readings(duration, power, meter, np.nan if again else self.kinds[0].static_w)
         laid = np.concatenate([self.power_w[one.rows] for one in self.kinds])
         if self.prediction.gpu_count > 1:
-            self.notes.append(f"one GPU's trace of {self.prediction.gpu_count}; layout_power_w is all of them")
+            self.notes.append(f"one GPU's trace of {self.prediction.gpu_count} (column layout_power_w: all of them)")
         if self.prediction.gpu_count > self.source.alike:
             self.notes.append("it goes with one microbatch from stage to stage; the others are the rest of each pass")
         return Timeline(
