@@ -24,8 +24,13 @@ _MOST_REASONS = 3
 
 def calibrate(
     path: Annotated[
-        Path, typer.Argument(metavar="TABLE|DIR", help="A CSV or parquet table, or a folder.", show_default=False)
-    ],
+        Path | None,
+        typer.Argument(metavar="TABLE|DIR", help="A CSV or parquet table, or a folder.", show_default=False),
+    ] = None,
+    passes: Annotated[
+        Path | None,
+        typer.Option("--passes", metavar="FILE", help="Whole passes, to fit the host on.", show_default=False),
+    ] = None,
     gpu: Annotated[
         str | None,
         typer.Option("--gpu", metavar="NAME", help="The GPU, where a table does not tell.", show_default=False),
@@ -45,6 +50,7 @@ def calibrate(
     """Fit coefficients of a GPU to measured kernels.
 
     joulecast calibrate docs/examples/measured.csv --out my-coefficients
+    joulecast calibrate --passes passes.csv
 
     The audit runs first; rows that can't be are set aside. Predictions find
     the result by --coefficients DIR or $JOULECAST_COEFFICIENTS. With --stage,
@@ -59,6 +65,13 @@ def calibrate(
     folder = places.default_folder() if out is None else out
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out must be a folder, {folder} is a file")
+    if passes is not None:
+        if path is not None or stage is not None or described is not None:
+            raise InputError("--passes fits the host from its own table: give no other table, --stage or --gpu")
+        _host(passes, folder, form, output)
+        return
+    if path is None:
+        raise InputError("calibrate takes a table or folder of measured kernels, or --passes FILE")
     if stage is not None:
         if described is not None:
             raise InputError("--stage fits all GPUs of a data folder: leave --gpu out")
@@ -77,6 +90,17 @@ def calibrate(
 def add_to(app: typer.Typer) -> None:
     """Add the verb to the command line."""
     app.command("calibrate")(calibrate)
+
+
+def _host(passes: Path, folder: Path, form: str, output: Path | None) -> None:
+    """The host, from whole passes."""
+    from joulecast import __version__
+    from joulecast.calibration.host_fit import calibrate_host
+    from joulecast.cli import calibrate_host as pages
+
+    with bar() as tell:
+        found = calibrate_host(passes, folder, version=__version__, tell=tell)
+    give(Answer(lambda: pages.page(found), lambda: pages.document(found), lambda: pages.rows(found)), form, output)
 
 
 def _rebuild(path: Path, folder: Path, stages: list[str]) -> None:
