@@ -55,6 +55,12 @@ def train(
     frozen_layers: Annotated[
         str | None, _option("--frozen-layers", "N", "First layers that do not learn [0].", _RECIPE)
     ] = None,
+    channels_last: Annotated[
+        bool, typer.Option("--channels-last", help="Channels of a pixel lie together.", rich_help_panel=_RECIPE)
+    ] = False,
+    autotuned: Annotated[
+        bool, typer.Option("--autotuned", help="Convolutions try kernels out first.", rich_help_panel=_RECIPE)
+    ] = False,
     lora_rank: Annotated[str | None, _option("--lora-rank", "N", "Rank of what LoRA adds [16].", _RECIPE)] = None,
     weight_dtype: Annotated[
         str | None, _option("--weight-dtype", "NAME", "Format of frozen weights, such as int4.", _RECIPE)
@@ -129,6 +135,8 @@ def train(
         "update": options.word(update),
         "master_weights": master_weights or None,
         "clip_gradients": clip or None,
+        "channels_last": channels_last or None,
+        "autotuned": autotuned or None,
         "checkpointing": options.word(checkpointing),
         "checkpointed_layers": whole("--checkpointed-layers", checkpointed_layers),
         "trainable": options.word(trainable),

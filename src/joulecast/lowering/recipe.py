@@ -122,6 +122,10 @@ class Recipe:
         Rank of the matrices that LoRA adds beside the projections.
     lora_targets : tuple of str
         Ends of the layer paths that LoRA adds to.
+    channels_last : bool
+        Whether the channels of a pixel lie together in memory.
+    autotuned : bool
+        Whether convolutions first try the library's kernels out (``cudnn.benchmark``).
 
     Raises
     ------
@@ -146,6 +150,8 @@ class Recipe:
     frozen_layers: int = 0
     lora_rank: int = 16
     lora_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    channels_last: bool = False
+    autotuned: bool = False
 
     def __post_init__(self) -> None:
         for what, value, known in (

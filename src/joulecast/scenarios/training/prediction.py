@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.scenarios.footprint import Footprint
 from joulecast.scenarios.training.memory import TrainingMemory
+
+if TYPE_CHECKING:
+    from joulecast.scenarios.training.step import PassTable
 
 #: Parts of a step's time, in order; they sum to it.
 PARTS = ("forward", "recompute", "backward", "optimizer", "communication", "bubble", "input")
@@ -65,6 +68,8 @@ class TrainingPrediction:
     intervals : mapping of str to (float, float)
         90 % interval of ``time_s``, ``power_w`` and ``energy_j`` of a step.
     provenance : mapping of str to str
+    table : PassTable
+        What the step's time is made of, class by class.
     warnings, notes : tuple of str
     info : mapping
     """
@@ -94,6 +99,7 @@ class TrainingPrediction:
     footprint: Footprint | None
     intervals: Mapping[str, tuple[float, float]]
     provenance: Mapping[str, str]
+    table: PassTable
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     info: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

@@ -20,10 +20,10 @@ from joulecast.physics.power import POWER_MODULES, static_power_w
 from joulecast.physics.price import module_energy_j
 from joulecast.physics.timeline import Passes, pass_time_s, run_phase
 from joulecast.physics.uncertainty import bounds, combined, of_sum
-from joulecast.scenarios.pricing import passes_of, prepared
+from joulecast.scenarios.pricing import Rows, passes_of, prepared
 from joulecast.scenarios.training.communication import collective_s, data_group, moved_bytes
 from joulecast.scenarios.training.layout import Layout
-from joulecast.scenarios.training.scales import Scales, scaled_host, scaled_rows
+from joulecast.scenarios.training.scales import CLASSES, Scales, classes_of, scaled_host, scaled_rows
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,6 +38,36 @@ _EXCHANGE_SPREAD = 0.5
 
 #: Waiting depends on the clock and the clock on waiting: so many turns leave less than 0.1 % of either.
 _TURNS = 4
+
+
+@dataclass(frozen=True)
+class PassTable:
+    """What the time of a step is made of, for fits: class by class and pass by pass, on the mean GPU.
+
+    Attributes
+    ----------
+    class_s : ndarray, shape (p, c)
+        Time of the GPU in one of each pass, by `joulecast.scenarios.training.scales.CLASSES`. [s]
+    other_s : ndarray, shape (p,)
+        Exchanges within each pass. [s]
+    host_s : ndarray, shape (p,)
+        Time of the host. [s]
+    repeats : ndarray, shape (p,)
+        How often each pass runs in a step.
+    exchange_s, waiting_s : float
+        Exchanges that nothing hides, and other waiting. [s]
+    work_j, static_w : float
+        Energy of a step beyond what a clocked GPU with nothing running draws, and that power. [J, W]
+    """
+
+    class_s: Floats
+    other_s: Floats
+    host_s: Floats
+    repeats: Floats
+    exchange_s: float
+    waiting_s: float
+    work_j: float
+    static_w: float
 
 
 @dataclass(frozen=True)
@@ -61,6 +91,7 @@ class StepFigures:
     bound_by : str
     intervals : mapping
     provenance : mapping of str to str
+    table : PassTable
     """
 
     time_s: float
@@ -73,6 +104,7 @@ class StepFigures:
     bound_by: str
     intervals: Mapping[str, tuple[float, float]]
     provenance: Mapping[str, str]
+    table: PassTable
 
 
 @dataclass(frozen=True)
@@ -209,7 +241,26 @@ def run_step(
             {**worst, "power": rows.priced.power.provenance, "host": host.provenance}
             | ({"network": "spec sheet"} if layout.nodes > 1 else {})
         ),
+        table=PassTable(
+            *_by_class(rows, passes, run.kernel_s),
+            host_s=passes.host_s,
+            repeats=passes.repeats,
+            exchange_s=waits.communication,
+            waiting_s=waits.bubble + waits.input,
+            work_j=energy_j - static_w * time_s,
+            static_w=static_w,
+        ),
     )
+
+
+def _by_class(rows: Rows, passes: Passes, kernel_s: Floats) -> tuple[Floats, Floats]:
+    """Time of each pass by class of operation, and of the exchanges in it. [s]"""
+    code, busy = classes_of(rows), passes.count * kernel_s
+    shape = (passes.repeats.size, len(CLASSES) + 1)
+    place = passes.pass_of * shape[1] + np.where(code < 0, len(CLASSES), code)
+    flat: Floats = np.bincount(place, weights=busy, minlength=shape[0] * shape[1]).astype(np.float64)
+    table = flat.reshape(shape)
+    return table[:, :-1], table[:, -1]
 
 
 class Exchanges:

@@ -112,7 +112,7 @@ def train(
     count = recipe.accumulate if global_batch is None else micro_batches(global_batch, micro, layout)
     recipe = replace(recipe, accumulate=count)
     _check_layout(forward, layout, count)
-    step = training_step(_divided_along_sequence(forward, layout), recipe)
+    step = training_step(_divided_along_sequence(_laid_out(forward, recipe), layout), recipe)
     memory = training_memory(step, recipe, layout, count, described)
     if not ignore_memory:
         refuse_what_does_not_fit(forward.name, memory, recipe, layout, micro, described)
@@ -166,6 +166,7 @@ def train(
         footprint=footprint,
         intervals=figures.intervals,
         provenance=figures.provenance,
+        table=figures.table,
         warnings=_warnings(memory, described.name, limit, described.power_limit_max_w),
         notes=forward.notes,
         info=MappingProxyType(
@@ -216,6 +217,18 @@ def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
         length = forward.info.get("prompt_tokens") or forward.info.get("tokens") or 0
         if length and int(length) % layout.cp:
             raise InputError(f"a sequence of {length} tokens does not divide by cp={layout.cp}")
+
+
+def _laid_out(forward: Workload, recipe: Recipe) -> Workload:
+    """Convolutions as the recipe lays feature maps out and chooses kernels."""
+    table = forward.tables.get("conv2d")
+    if table is None or not (recipe.channels_last or recipe.autotuned):
+        return forward
+    columns = dict(table.columns)
+    for name in ("channels_last", "autotuned"):
+        if getattr(recipe, name):
+            columns[name] = np.ones(len(table))
+    return replace(forward, tables=MappingProxyType({**forward.tables, "conv2d": OpTable("conv2d", columns)}))
 
 
 def _divided_along_sequence(forward: Workload, layout: Layout) -> Workload:
