@@ -157,3 +157,19 @@ def test_states_that_it_does_not_have_are_refused(asked, message):
 def test_a_gpu_of_one_memory_clock_says_so():
     with pytest.raises(InputError, match="one step"):
         jc.predict(WORKLOAD, "h100", memory_clock_mhz=5001)
+
+
+def test_every_trace_is_predicted_and_says_what_was_restored(data_dir):
+    traces = sorted((data_dir / "energaizer" / "traces").glob("*.json"))
+    assert len(traces) >= 40
+    for path in traces:
+        found = jc.predict(path, "a100-pcie", clock_mhz=900)
+        assert found.time_s > 0
+        assert found.power_w <= 250.001
+        assert not found.unpriced
+        restored = [note for note in found.notes if note.startswith("restored")]
+        assert restored, path.name
+        families = {"mobilevit": "batch norms", "qwen2": "means of RMS norms", "optmodel": "copies of queries"}
+        for model, what in families.items():
+            if path.name.startswith(model) and "_b1_" not in path.name:
+                assert any(what in note for note in restored), (path.name, what)
