@@ -261,7 +261,7 @@ def sweep(
         For anything that can't be used as given; for more points than are held in memory.
     """
     from joulecast.scenarios.sweep import question
-    from joulecast.scenarios.sweep.objectives import Limits
+    from joulecast.scenarios.sweep.objectives import Limits, check_limits
     from joulecast.scenarios.sweep.result import sweep_points
     from joulecast.scenarios.sweep.run import checked_workers
     from joulecast.scenarios.sweep.store import open_store
@@ -272,6 +272,7 @@ def sweep(
         forecast_from=forecast_from, ignore_memory=ignore_memory, site=site, **options,
     )  # fmt: skip
     limits = Limits(max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g)
+    check_limits(limits, evaluator.figures)
     checked_workers(workers, run_on)
     store = None if resume is None else open_store(resume, question.description(evaluator))
     return sweep_points(evaluator, limits, store=store, workers=workers, on=run_on)

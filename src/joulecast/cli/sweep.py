@@ -56,7 +56,7 @@ def sweep(
     host_us: Annotated[str | None, _option("--host-us-per-launch", "US,...", "Host time a launch.")] = None,
     set_: Annotated[
         list[str] | None,
-        _option("--set", "FIELD=VALUES", "Numbers of the GPU: sm_count=108,128 or dram_gb_s=2e3:4e3:5e2."),
+        _option("--set", "FIELD=VALUES", "Numbers of the GPU: sm_count=108,128 or dram_gb_s=2000:4000:500."),
     ] = None,
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Price what does not fit.")] = False,
     forecast_from: options.ForecastFrom = None,
@@ -146,7 +146,7 @@ def sweep(
 
     from joulecast.cli import sweep_page, sweep_plots
     from joulecast.scenarios.sweep import question
-    from joulecast.scenarios.sweep.objectives import Limits
+    from joulecast.scenarios.sweep.objectives import Limits, check_limits
     from joulecast.scenarios.sweep.result import none_feasible
     from joulecast.scenarios.sweep.store import open_store
 
@@ -154,7 +154,9 @@ def sweep(
     pair = sweep_options.pair(front, evaluator)
     processes = sweep_options.workers(workers, len(evaluator.space))
     store = None if resume is None else open_store(resume, question.description(evaluator))
-    found = _surveyed(evaluator, pair, Limits(**asked.limits), store, where, processes, ray_address, output, csv)
+    limits = Limits(**asked.limits)
+    check_limits(limits, evaluator.figures)
+    found = _surveyed(evaluator, pair, limits, store, where, processes, ray_address, output, csv)
     if not found.feasible:
         raise InfeasibleError(none_feasible(found.reasons))
     told = sweep_page.Told(evaluator, found, pair, sweep_page.sensitivities(evaluator, found) if sensitivity else ())

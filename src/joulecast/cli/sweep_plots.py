@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,40 @@ def draw(told: Told, path: Path) -> None:
     rows = points_kept(told, told.found.sample).rows()
     front = points_kept(told, told.found.front).rows()
     x, y = told.pair
+    scales = tuple(_scale([row[one.column] for row in [*rows, *front]], one.unit) for one in told.pair)
+    curve = _clock_curve(told)
+    clock_scales = tuple(
+        _scale([row[name] for row in curve], unit) for name, unit in (("energy_j", "J"), ("time_s", "s"))
+    )
     chart = sweep_plot.sweep_chart(
-        [_mark(told, row, group) for row in rows],
-        [_mark(told, row, group) for row in front],
-        _best(told),
-        ({"title": x.title, "unit": x.unit}, {"title": y.title, "unit": y.unit}),
+        [_mark(told, row, group, scales) for row in rows],
+        [_mark(told, row, group, scales) for row in front],
+        _best(told, scales),
+        ({"title": x.title, "unit": scales[0][1]}, {"title": y.title, "unit": scales[1][1]}),
         None if group is None else "GPU" if group == "gpu" else group.removeprefix("set."),
-        _clock_curve(told),
+        [
+            {**row, "energy": row["energy_j"] * clock_scales[0][0], "time": row["time_s"] * clock_scales[1][0]}
+            for row in curve
+        ],
+        (clock_scales[0][1], clock_scales[1][1]),
         title=str(told.evaluator.source).rsplit("/", 1)[-1],
         subtitle=_subtitle(told, len(rows)),
     )
     files.write_atomic(path, plots.written(chart, path.suffix.lower().removeprefix(".")))
+
+
+_PREFIXES = ((1e-6, "µ"), (1e-3, "m"), (1.0, ""), (1e3, "k"), (1e6, "M"))
+
+
+def _scale(values: Sequence[float], unit: str) -> tuple[float, str]:
+    """Factor and unit in which the middle of `values` reads best; only units of one letter take a prefix."""
+    middle = float(np.median(values)) if len(values) else 1.0
+    if len(unit) != 1:
+        return 1.0, unit
+    size, prefix = next((one for one in reversed(_PREFIXES) if middle >= 0.2 * one[0]), _PREFIXES[0])
+    if unit == "s" and size > 1:
+        size, prefix = 1.0, ""
+    return 1.0 / size, prefix + unit
 
 
 def _group(told: Told) -> str | None:
@@ -50,19 +73,19 @@ def _group(told: Told) -> str | None:
     return min(varied, key=lambda axis: len(axis.values)).name if varied else None
 
 
-def _mark(told: Told, row: Mapping[str, Any], group: str | None) -> dict[str, Any]:
+def _mark(told: Told, row: Mapping[str, Any], group: str | None, scales: Sequence[tuple[float, str]]) -> dict[str, Any]:
     x, y = told.pair
     named = "" if group is None else row[group]
     return {
-        "x": row[x.column],
-        "y": row[y.column],
+        "x": row[x.column] * scales[0][0],
+        "y": row[y.column] * scales[1][0],
         "group": f"{named:g}" if isinstance(named, float) else str(named),
         "what": f"{coordinates(told, row)}: {text.duration(row['time_s'])}, {text.power(row['power_w'])}, "
         f"{text.energy(row['energy_j'])}",
     }
 
 
-def _best(told: Told) -> list[dict[str, Any]]:
+def _best(told: Told, scales: Sequence[tuple[float, str]]) -> list[dict[str, Any]]:
     """Marks of the ends of the front, and of the least energy-delay product on it."""
     x, y = told.pair
     names = [x.name, y.name] + [name for name in ("edp",) if {x.name, y.name} == {"time", "energy"}]
@@ -70,7 +93,7 @@ def _best(told: Told) -> list[dict[str, Any]]:
     for name in names:
         at.setdefault(told.found.best[name], []).append(_LABELS[name])
     return [
-        {"x": row[x.column], "y": row[y.column], "label": ", ".join(labels)}
+        {"x": row[x.column] * scales[0][0], "y": row[y.column] * scales[1][0], "label": ", ".join(labels)}
         for row, labels in zip(points_kept(told, list(at)).rows(), at.values(), strict=True)
     ]
 

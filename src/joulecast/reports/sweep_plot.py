@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ def sweep_chart(
     axes: tuple[Row, Row],
     group: str | None,
     clock: Sequence[Row],
+    clock_units: tuple[str, str],
     *,
     title: str,
     subtitle: Sequence[str],
@@ -40,14 +42,15 @@ def sweep_chart(
     group : str, optional
         What colours tell.
     clock : sequence of mapping
-        ``clock_mhz``, ``energy_j``, ``time_s``, their bounds ``energy_low``, ``energy_high``, and ``best``; empty where
-        there is one clock only.
+        ``clock_mhz``, ``energy``, ``time``, and ``best`` with its ``label``; empty where there is one clock only.
+    clock_units : tuple of str
+        Of ``energy`` and ``time``.
     title : str
     subtitle : sequence of str
     """
     alt = the_altair()
     left = _plane(alt, points, front, best, axes, group)
-    whole = alt.hconcat(left, _by_clock(alt, clock), spacing=40) if len(clock) > 1 else left
+    whole = alt.hconcat(left, _by_clock(alt, clock, clock_units), spacing=40) if len(clock) > 1 else left
     words = alt.TitleParams(
         text=title, subtitle=list(subtitle), anchor="start", fontSize=14, subtitleFontSize=11, subtitleColor="#555",
         offset=12,
@@ -55,10 +58,21 @@ def sweep_chart(
     return styled(whole.resolve_scale(color="independent").properties(title=words))
 
 
+def _far_apart(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) > 20 * min(values)
+
+
+def _lies(value: float, values: Sequence[float]) -> float:
+    """How far along its axis a value lies, in [0, 1]."""
+    low, high, at = min(values), max(values), value
+    if _far_apart(values):
+        low, high, at = math.log(low), math.log(high), math.log(at)
+    return (at - low) / (high - low) if high > low else 0.0
+
+
 def _scale(alt: Any, values: Sequence[float]) -> Any:
     """Logarithmic where figures are far apart."""
-    low, high = min(values), max(values)
-    if low > 0 and high > 20 * low:
+    if _far_apart(values):
         return alt.Scale(type="log", nice=False, padding=12)
     return alt.Scale(zero=False, nice=True, padding=8)
 
@@ -71,12 +85,15 @@ def _plane(
     alt: Any, points: Sequence[Row], front: Sequence[Row], best: Sequence[Row], axes: tuple[Row, Row], group: str | None
 ) -> Any:
     both = [*points, *front]
-    marks = alt.Axis(format="~s", tickCount=6, labelFlush=False)
-    x = alt.X("x:Q", title=_titled(axes[0]), scale=_scale(alt, [row["x"] for row in both]), axis=marks)
+    xs = [row["x"] for row in both]
+    marks = alt.Axis(format=",.4~r", tickCount=6, labelFlush=False)
+    x = alt.X("x:Q", title=_titled(axes[0]), scale=_scale(alt, xs), axis=marks)
     y = alt.Y("y:Q", title=_titled(axes[1]), scale=_scale(alt, [row["y"] for row in both]), axis=marks)
     names = list(dict.fromkeys(str(row["group"]) for row in both))
     dots = (
-        alt.Chart(alt.Data(values=list(points))).mark_circle(size=14, opacity=0.35).encode(x=x, y=y, tooltip="what:N")
+        alt.Chart(alt.Data(values=list(points)))
+        .mark_circle(size=14 if len(points) > 500 else 30, opacity=0.4)
+        .encode(x=x, y=y, tooltip="what:N")
     )
     if group and 1 < len(names) <= _MOST_GROUPS:
         scale = alt.Scale(domain=names, range=list(_COLOURS[: len(names)]))
@@ -92,16 +109,17 @@ def _plane(
     rings = alt.Chart(alt.Data(values=list(best))).mark_point(
         size=110, shape="diamond", filled=False, color=_BEST, strokeWidth=1.8
     ).encode(x=x, y=y)  # fmt: skip
-    words = [layer for row, dy in _apart(best, both) for layer in _label(alt, row, x, y, dy)]
+    words = [layer for row, dy in _apart(best, both) for layer in _label(alt, row, x, y, dy, _lies(row["x"], xs) > 0.6)]
     caption = alt.TitleParams("points, and the front in red", anchor="start", fontSize=12, fontWeight="normal")
     return alt.layer(dots, line, rings, *words).properties(width=460, height=380, title=caption)
 
 
-def _label(alt: Any, row: Row, x: Any, y: Any, dy: float) -> list[Any]:
+def _label(alt: Any, row: Row, x: Any, y: Any, dy: float, leftward: bool) -> list[Any]:
     """Words beside a point, with a white edge where lines run below them."""
     base = alt.Chart(alt.Data(values=[row])).encode(x=x, y=y, text="label:N")
-    place = {"align": "left", "dx": 10, "dy": dy, "fontSize": 11, "fontWeight": "bold"}
-    return [base.mark_text(**place, stroke="white", strokeWidth=4, color="white"), base.mark_text(**place, color=_BEST)]
+    side = {"align": "right", "dx": -10} if leftward else {"align": "left", "dx": 10}
+    place = {**side, "dy": dy, "fontSize": 11, "fontWeight": "bold"}
+    return [base.mark_text(**place, stroke="white", strokeWidth=3, color="white"), base.mark_text(**place, color=_BEST)]
 
 
 def _apart(best: Sequence[Row], points: Sequence[Row]) -> list[tuple[Row, float]]:
@@ -115,17 +133,18 @@ def _apart(best: Sequence[Row], points: Sequence[Row]) -> list[tuple[Row, float]
     return placed
 
 
-def _by_clock(alt: Any, clock: Sequence[Row]) -> Any:
+def _by_clock(alt: Any, clock: Sequence[Row], units: tuple[str, str]) -> Any:
     data = alt.Data(values=list(clock))
     x = alt.X(
         "clock_mhz:Q", title="core clock asked for [MHz]", scale=alt.Scale(zero=False, nice=False, padding=10),
         axis=alt.Axis(tickCount=6, grid=False),
     )  # fmt: skip
     chosen = [row for row in clock if row["best"]]
+    late = any(row["clock_mhz"] > (clock[0]["clock_mhz"] + clock[-1]["clock_mhz"]) / 2 for row in chosen)
 
-    def panel(name: str, title: str, unit: str, colour: str, words: bool) -> Any:
-        y = alt.Y(f"{name}:Q", title=f"{title} [{unit}]", scale=alt.Scale(zero=False),
-                  axis=alt.Axis(format="~s", tickCount=5))  # fmt: skip
+    def panel(name: str, unit: str, colour: str, *, words: bool) -> Any:
+        y = alt.Y(f"{name}:Q", title=f"{name} [{unit}]", scale=alt.Scale(zero=False),
+                  axis=alt.Axis(format=",.4~r", tickCount=5))  # fmt: skip
         layers = [
             alt.Chart(data).mark_line(color=colour, strokeWidth=2, point={"size": 18, "color": colour}).encode(x=x, y=y)
         ]
@@ -136,14 +155,19 @@ def _by_clock(alt: Any, clock: Sequence[Row]) -> Any:
         )
         if words:
             layers.append(
-                mark.mark_text(align="left", baseline="top", dx=5, fontSize=11, fontWeight="bold", color=_BEST).encode(
-                    x=x, y=alt.value(2), text="label:N"
-                )
+                mark.mark_text(
+                    align="right" if late else "left",
+                    baseline="top",
+                    dx=-5 if late else 5,
+                    fontSize=11,
+                    fontWeight="bold",
+                    color=_BEST,
+                ).encode(x=x, y=alt.value(2), text="label:N")
             )
         return alt.layer(*layers).properties(width=320, height=165)
 
     both = alt.vconcat(
-        panel("energy_j", "energy", "J", _COLOURS[0], True), panel("time_s", "time", "s", _TIME, False), spacing=14
+        panel("energy", units[0], _COLOURS[0], words=True), panel("time", units[1], _TIME, words=False), spacing=14
     )
     caption = alt.TitleParams(
         "the point of least energy at other clocks", anchor="start", fontSize=12, fontWeight="normal"

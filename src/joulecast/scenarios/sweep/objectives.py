@@ -108,14 +108,24 @@ _LIMITED = {
 }
 
 
-def kept_to(chunk: Chunk, limits: Limits) -> Chunk:
-    """`chunk` with the points that break a limit infeasible; their figures stay.
+def check_limits(limits: Limits, columns: Sequence[str]) -> None:
+    """Refuse limits on what there are no figures of.
 
     Raises
     ------
     InputError
-        If a limit is on money or carbon and nothing says what a kWh costs or emits.
+        For a limit on money or carbon where nothing says what a kWh costs or emits.
     """
+    for name, (column, _, _) in _LIMITED.items():
+        if getattr(limits, name) is not None and column not in columns:
+            what, needed = (
+                ("cost", "a price of a kWh") if column == "cost" else ("carbon", "a carbon intensity or region")
+            )
+            raise InputError(f"a limit on {what} needs {needed}")
+
+
+def kept_to(chunk: Chunk, limits: Limits) -> Chunk:
+    """`chunk` with the points that break a limit infeasible; their figures stay."""
     given = {name: value for name, value in limits.__dict__.items() if value is not None}
     if not given:
         return chunk
@@ -124,8 +134,6 @@ def kept_to(chunk: Chunk, limits: Limits) -> Chunk:
     reasons.codes = chunk.columns["reason"].copy()
     for name, value in given.items():
         column, unit, what = _LIMITED[name]
-        if column not in chunk.columns:
-            objective("cost" if column == "cost" else "carbon", list(chunk.columns))
         figure = chunk.columns[column]
         broken = figure < value if name.startswith("min") else figure > value
         reasons.say(np.flatnonzero(broken), f"{what} {value:g} {unit}".strip())
