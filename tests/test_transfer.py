@@ -323,3 +323,15 @@ def test_no_energy_leaves_what_is_possible(name):
         for math, pj in power.tensor_pj.items():
             low, high = energy_bounds_pj(f"tensor.{math}", gpu.process_nm, gpu.dram_type)
             assert low * (1 - 1e-9) <= pj <= high * (1 + 1e-9)
+
+
+def test_a_graphics_card_of_blackwells_time_is_like_ada_not_like_b200():
+    card, server = load_gpu("RTX-PRO-6000-BLACKWELL"), B200
+    assert likeness.distance(card, L40S) < likeness.distance(card, server)
+    assert likeness.distance(load_gpu("B300-SXM-288GB"), server) < transfer.SIBLING
+    assert likeness.distance(load_gpu("GB200-186GB"), server) < transfer.SIBLING
+
+
+def test_a_sibling_takes_what_its_chip_was_measured_with():
+    assert transfer.measured_on_chip(load_gpu("GB200-186GB")) >= transfer.measured_on_chip(B200)
+    assert not transfer.measured_on_chip(load_gpu("MI300X"))

@@ -23,6 +23,10 @@ GENERATIONS = {
     "cdna3": 13.0,
 }
 
+#: Where parts of an architecture stand that have its name but not its kernels, by compute capability: graphics cards of
+#: Blackwell's time have no tensor memory and run the instructions of Ada.
+_GENERATION_OF = {"12.0": 4.8, "12.1": 4.8}
+
 #: Formats whose kernels are nearly the same, and those that only have a step in common.
 _LIKE_FORMATS = ({"fp16", "bf16"}, {"int8", "w8a8"}, {"nvfp4", "mxfp4"})
 _RELATED_FORMATS = ({"fp8", "int8", "w8a8"}, {"w8a16", "w4a16"})
@@ -39,9 +43,14 @@ _OVER_LINKS = ("nccl", "custom_allreduce")
 _OTHER_LINKS = 3.0
 
 
+def generation(gpu: Gpu) -> float:
+    """Place of a GPU in `GENERATIONS`, by the kernels that it runs. Dimensionless."""
+    return _GENERATION_OF.get(gpu.compute_capability, GENERATIONS.get(gpu.architecture, 5.0))
+
+
 def distance(a: Gpu, b: Gpu) -> float:
     """How unlike two GPUs are for the transfer of efficiencies; 0 for parts of one chip. Dimensionless."""
-    generations = abs(GENERATIONS.get(a.architecture, 5.0) - GENERATIONS.get(b.architecture, 5.0))
+    generations = abs(generation(a) - generation(b))
     memory = 0.0 if a.dram_type.upper()[:3] == b.dram_type.upper()[:3] else 0.7
     size = 0.1 * abs(a.sm_count - b.sm_count) / max(a.sm_count, b.sm_count)
     return generations + memory + size
