@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from datetime import datetime
 
 import numpy as np
@@ -10,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import joulecast as jc
+from joulecast.cli import main
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.scenarios.footprint import Site, account, footprint, site_of
 from joulecast.scenarios.grid import region, regions
@@ -259,6 +263,101 @@ def test_a_prediction_has_its_own_time_and_gpus():
     assert found.energy_j == pytest.approx(1.1 * (p.energy_j + 50 * p.time_s))
     with pytest.raises(InputError, match="its own"):
         jc.footprint(p, time_s=1.0)
+
+
+MODEL = ("predict", "bert-base-uncased", "--gpu", "a100", "--prompt", "128")
+
+
+def run(capsys, *words):
+    code = main([*words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_page_shows_money_and_carbon_with_their_source(capsys):
+    code, out, _ = run(capsys, *MODEL, "--price", "0.25", "--currency", "EUR", "--region", "world", "--pue", "1.2")
+    assert code == 0
+    for part in ("footprint", "building 17 %", "at 0.250 EUR a kWh", "g CO2e", "World average 2023, lifecycle"):
+        assert part in out
+    assert "not counted: the host machine" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_without_its_flags_there_is_no_footprint(capsys):
+    _, out, _ = run(capsys, *MODEL)
+    assert "CO2" not in out
+    assert "footprint" not in out
+    _, out, _ = run(capsys, *MODEL, "--json")
+    assert "carbon" not in out
+
+
+def test_the_json_and_the_csv_carry_units_bounds_and_the_site(capsys):
+    flags = ("--price", "0.25", "--carbon", "400", "--host-w", "60", "--host-share", "0.1", "--pue", "1.5")
+    _, out, _ = run(capsys, *MODEL, *flags, "--json")
+    found = json.loads(out)["predictions"][0]
+    total = found["total"]
+    expected = 1.5 * (1.1 * total["energy_j"] + 60 * total["time_s"])
+    assert total["site_energy_j"] == pytest.approx(expected)
+    assert total["cost"] == pytest.approx(expected / KWH * 0.25)
+    assert total["carbon_g_co2e"] == pytest.approx(expected / KWH * 400)
+    assert total["carbon_g_co2e_lower"] < total["carbon_g_co2e"] < total["carbon_g_co2e_upper"]
+    assert total["cost_per_million_tokens"] == pytest.approx(total["cost"] / 128 * 1e6)
+    assert found["footprint"]["pue"] == 1.5
+    assert found["footprint"]["carbon_kind"] == "as given"
+    _, out, _ = run(capsys, *MODEL, *flags, "--csv")
+    row = list(csv.DictReader(io.StringIO(out)))[-1]
+    assert float(row["cost"]) == pytest.approx(total["cost"])
+    assert float(row["g_co2e_per_kwh"]) == 400
+
+
+def test_phases_sum_to_the_whole_through_a_table(capsys, tmp_path):
+    path = written(tmp_path, "hour,x\n" + "".join(f"{hour},{hour + 1}\n" for hour in range(24)))
+    _, out, _ = run(
+        capsys, "predict", "gpt2", "--gpu", "a100", "--prompt", "64", "--generate", "4", "--price", str(path),
+        "--start", "05:59:59.99", "--json",
+    )  # fmt: skip
+    found = json.loads(out)["predictions"][0]
+    assert len(found["phases"]) == 2
+    assert all(6 <= phase["price_per_kwh"] <= 7 for phase in found["phases"])
+
+
+def test_several_gpus_side_by_side(capsys):
+    code, out, _ = run(
+        capsys, "predict", "bert-base-uncased", "--gpu", "a100,h100", "--price", "0.2", "--region", "Norway"
+    )
+    assert code == 0
+    assert "USD/M" in out
+    assert "g CO2e/M" in out
+    assert "carbon: Norway, yearly average" in out
+    code, out, _ = run(capsys, *MODEL, "--clock", "900,1410", "--price", "0.2", "--carbon", "100")
+    assert code == 0
+    assert "USD a million tokens" in out
+    assert "g CO2e a million tokens" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--price", "-1"], "money a kWh"),
+        (["--price", "nan"], "money a kWh"),
+        (["--pue", "0.9"], "PUE must be between 1 and 10"),
+        (["--pue", "1,2"], "--pue"),
+        (["--region", "germny"], "did you mean Germany"),
+        (["--region", ""], "unknown region"),
+        (["--carbon", "absent.csv"], "can't read carbon table absent.csv"),
+        (["--carbon", "1e3"], "--carbon"),
+        (["--carbon", "100", "--region", "fr"], "not both"),
+        (["--host-w", "-5"], "--host-w"),
+        (["--start", "5:00"], "changes nothing"),
+        (["--price", "0.2", "--currency", ""], "--currency"),
+    ],
+)
+def test_flags_that_cannot_be_end_in_one_line(flags, message, capsys):
+    code, out, err = run(capsys, *MODEL, *flags)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not out
 
 
 def test_a_site_is_made_once_for_many_runs():

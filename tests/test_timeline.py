@@ -347,7 +347,10 @@ def test_the_trace_follows_the_rules_of_its_format(name, predictions, tmp_path):
     assert at[-1] == pytest.approx(t.time_s * 1e6, abs=0.01)
     assert watts[:-1] @ np.diff(at) * 1e-6 == pytest.approx(t.energy_j, rel=1e-3)
     names = {event["name"] for event in events if event["ph"] == "C"}
-    assert {"clock [MHz]", "DRAM busy [%]", "tensor core busy [%]", "100 ms meter [W]"} <= names
+    assert names == {"power [W]", "clock [MHz]", "busy [%]", "100 ms meter [W]"}
+    busy = [event["args"] for event in events if event["name"] == "busy [%]"]
+    assert all({"DRAM", "tensor core", "L2"} <= set(args) for args in busy)
+    assert all(0 <= value <= 100 for args in busy for value in args.values())
     model = [event for event in events if event["ph"] == "X" and event["tid"] == perfetto.MODEL]
     phases = [event for event in model if event["name"] in t.phases]
     assert sum(event["dur"] for event in phases) <= t.time_s * 1e6 + 0.01

@@ -7,6 +7,7 @@ from typing import Any
 
 from joulecast.reports import text
 from joulecast.reports.tables import Facts
+from joulecast.scenarios import summary
 from joulecast.scenarios.footprint import Footprint, Site, account
 from joulecast.scenarios.hours import HourTable
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
@@ -99,13 +100,16 @@ def facts(prediction: Prediction, site: Site, one: str) -> Facts:
     parts = [("GPUs", found.gpu_j), ("host", found.host_j), ("building", found.building_j)]
     made_of = ", ".join(f"{name} {text.percent(float(value) / total)}" for name, value in parts if value > 0)
     items: list[tuple[str, tuple[str, ...]]] = [("  energy", (text.energy(total), f"({made_of})"))]
-    for name, value, rate, unit in (
-        ("  cost", found.cost, found.price_per_kwh, site.currency),
-        ("  carbon", found.carbon_g_co2e, found.g_co2e_per_kwh, "g CO2e"),
+    bounded = figures(prediction, site, prediction.gpu_count)
+    for name, key, rate, unit in (
+        ("  cost", "cost", found.price_per_kwh, site.currency),
+        ("  carbon", "carbon_g_co2e", found.g_co2e_per_kwh, "g CO2e"),
     ):
-        if value is not None and rate is not None:
-            at, million = text.significant(float(rate)), text.significant(per_million(prediction, float(value)))
-            amount = f"{text.significant(float(value))} {unit}"
+        if rate is not None:
+            value, interval = bounded[key], (bounded[f"{key}_lower"], bounded[f"{key}_upper"])
+            at, million = text.significant(float(rate)), text.significant(per_million(prediction, value))
+            half = text.plus_minus(summary.relative_half_width(abs(value), interval))
+            amount = f"{text.significant(value)} {unit} {half}"
             items.append((name, (amount, f"at {at} {unit} a kWh;", f"{million} {unit} a million {one}s")))
     if found.carbon_g_co2e is not None:
         items.append(("", (site.carbon_source,)))

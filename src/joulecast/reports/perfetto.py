@@ -10,6 +10,9 @@ from typing import Any
 GPU, MODEL = 1, 2
 _PID = 1
 
+#: Counter of all modules, a series each.
+BUSY = "busy [%]"
+
 _PIECE = 1 << 16
 
 Event = Mapping[str, Any]
@@ -24,11 +27,12 @@ def written(events: Iterable[Event], facts: Mapping[str, Any]) -> Iterator[bytes
     facts : mapping
         Goes to ``otherData``.
     """
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
     head = json.dumps({"displayTimeUnit": "ms", "otherData": dict(facts)}, ensure_ascii=False)
     held = [head[:-1], ', "traceEvents": [\n']
     size, first = 0, True
     for event in events:
-        text = json.dumps(event, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = encode(event)
         held += [text] if first else [",\n", text]
         first = False
         size += len(text)
@@ -74,13 +78,16 @@ def events(
         yield {"ph": "M", "name": "thread_sort_index", "pid": _PID, "tid": thread, "args": {"sort_index": -thread}}
     yield from _kernels(steps)
     yield from _layers(steps)
+    last: list[float] = []
     yield from _counter("power [W]", "W", steps["start_s"], steps["power_w"])
     yield from _counter("clock [MHz]", "MHz", steps["start_s"], steps["clock_mhz"])
-    for column, name in duties.items():
-        yield from _counter(f"{name} busy [%]", "%", steps["start_s"], [100.0 * value for value in steps[column]])
+    for at, *busy in zip(steps["start_s"], *_percents(steps, duties), strict=True):
+        if busy != last:
+            yield _count(BUSY, dict(zip(duties.values(), busy, strict=True)), at)
+            last = busy
     end_s = steps["start_s"][-1] + steps["duration_s"][-1]
-    for name, unit in (("power [W]", "W"), *((f"{name} busy [%]", "%") for name in duties.values())):
-        yield _count(name, unit, end_s, 0.0)
+    yield _count("power [W]", {"W": 0.0}, end_s)
+    yield _count(BUSY, dict.fromkeys(duties.values(), 0.0), end_s)
     yield from _counter(meter_name, "W", meter["at_s"], meter["power_w"])
 
 
@@ -137,12 +144,17 @@ def _counter(name: str, unit: str, at_s: Sequence[float], values: Sequence[float
     for at, value in zip(at_s, values, strict=True):
         shown = _short(value)
         if shown != last:
-            yield _count(name, unit, at, shown)
+            yield _count(name, {unit: shown}, at)
             last = shown
 
 
-def _count(name: str, unit: str, at_s: float, value: float) -> Event:
-    return {"ph": "C", "name": name, "pid": _PID, "ts": _us(at_s), "args": {unit: value}}
+def _count(name: str, values: Mapping[str, float], at_s: float) -> Event:
+    return {"ph": "C", "name": name, "pid": _PID, "ts": _us(at_s), "args": values}
+
+
+def _percents(steps: Mapping[str, Sequence[Any]], duties: Mapping[str, str]) -> list[list[float]]:
+    """Duty of each module in percent."""
+    return [[round(100.0 * value, 1) for value in steps[column]] for column in duties]
 
 
 def _name(what: str, name: str, thread: int | None = None) -> Event:

@@ -90,12 +90,12 @@ class Site:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is counted and what is not."""
-        found = []
-        if not (self.host_w or self.host_share):
-            found.append("the host machine's own energy is not counted (--host-w, --host-share)")
-        if self.pue == 1.0:
-            found.append("cooling and supply of the building are not counted (--pue)")
+        """What is not counted, and what else a reader should know."""
+        found: list[str] = []
+        left_out = [] if self.host_w or self.host_share else ["the host machine (--host-w, --host-share)"]
+        left_out += [] if self.pue > 1.0 else ["the building's cooling and supply (--pue)"]
+        if left_out:
+            found.append(f"not counted: {', '.join(left_out)}")
         for what, rate in (("price", self.price_per_kwh), ("carbon", self.g_co2e_per_kwh)):
             if isinstance(rate, HourTable) and self.start is None:
                 found.append(f"no start time (--start): the {what} is the mean of all hours of {rate.name}")

@@ -58,7 +58,8 @@ class Region:
     @property
     def label(self) -> str:
         """What the number is, in one line: ``France, yearly average 2023, lifecycle (Our World in Data, ...)``."""
-        return f"{self.name}, yearly average {self.year}, {self.kind} ({self.source})"
+        average = "" if self.code == "WORLD" else ", yearly average"
+        return f"{self.name}{average} {self.year}, {self.kind} ({self.source})"
 
 
 def region(name: str) -> Region:

@@ -112,16 +112,15 @@ class HourTable:
                     f"{self.name} needs a date with the time of the start, such as 2026-01-31T18:30, "
                     f"not {shortened(start, 40)!r}"
                 )
-            return moment.hour * HOUR_S + moment.minute * 60.0 + moment.second
+            return _of_day(moment)
         zoned = moment.tzinfo is not None
         if zoned != (self.zoned if self.span == "dates" else False):
             has = "times with a zone" if self.zoned and self.span == "dates" else "times without a zone"
             raise InputError(f"{self.name} has {has}, the start {shortened(start, 40)!r} does not match: give it alike")
         if self.span == "dates":
             return _epoch_s(moment)
-        of_day = moment.hour * HOUR_S + moment.minute * 60.0 + moment.second + moment.microsecond * 1e-6
         days = {"day": 0, "week": moment.weekday(), "year": moment.timetuple().tm_yday - 1}[self.span]
-        return days * 24 * HOUR_S + of_day
+        return days * 24 * HOUR_S + _of_day(moment)
 
     def _integral(self, at_s: Floats) -> Floats:
         """Integral of the figure from the first edge to `at_s`, through repetitions."""
@@ -264,13 +263,17 @@ def _moment(start: str | datetime | time) -> datetime | time:
     try:
         if text.isascii() and text.isdecimal() and len(text) <= 2:
             return time(int(text))
-        if len(text) <= 8 and ":" in text:
+        if len(text) <= 15 and ":" in text and not {"-", "T", "Z", "+", " "} & set(text.upper()):
             return time.fromisoformat(text.zfill(5) if text.count(":") == 1 else text)
         return datetime.fromisoformat(text)
     except ValueError:
         raise InputError(
             f"start must be a time such as 18:30 or 2026-01-31T18:30, not {shortened(text, 40)!r}"
         ) from None
+
+
+def _of_day(moment: datetime | time) -> float:
+    return moment.hour * HOUR_S + moment.minute * 60.0 + moment.second + moment.microsecond * 1e-6
 
 
 def _epoch_s(moment: datetime) -> float:
