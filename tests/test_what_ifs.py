@@ -18,6 +18,7 @@ from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.gpus.state import rated, running_at
 from joulecast.physics.operating import LEAKAGE_PER_K, MEASURED_AT_C, at_state, leakage_factor
+from joulecast.scenarios.pricing import nearly_alike
 
 MODEL = "meta-llama/Llama-3.1-8B"
 WORKLOAD = jc.workload("bert-large-uncased", batch=16, prompt_tokens=512)
@@ -173,3 +174,21 @@ def test_every_trace_is_predicted_and_says_what_was_restored(data_dir):
         for model, what in families.items():
             if path.name.startswith(model) and "_b1_" not in path.name:
                 assert any(what in note for note in restored), (path.name, what)
+
+
+def test_a_faster_host_starts_launches_in_less_time():
+    one = {"batch": 1, "prompt_tokens": 32}
+    plain, same, twice = (jc.predict("bert-base-uncased", "h100", host_speed=speed, **one) for speed in (None, 1, 2))
+    assert plain.bound_by == "host"
+    assert same.time_s == plain.time_s
+    assert math.isclose(twice.phases[0].host_time_s, plain.phases[0].host_time_s / 2)
+    assert twice.time_s < plain.time_s
+    assert twice.provenance["host"] == "transferred"
+    for wrong in ({"host_speed": 0}, {"host_speed": 2, "host_us_per_launch": 5}):
+        with pytest.raises(InputError, match="host"):
+            jc.predict("bert-base-uncased", "h100", **one, **wrong)
+
+
+@pytest.mark.parametrize(("gpu_s", "host_s", "alike"), [(1.0, 0.84, False), (1.0, 0.86, True), (0.86, 1.0, True)])
+def test_gpu_and_host_within_fifteen_percent_bound_a_phase_together(gpu_s, host_s, alike):
+    assert bool(nearly_alike(gpu_s, host_s)) is alike

@@ -73,6 +73,7 @@ def predict(
     microbatches: int = 1,
     overlap: float = 0.0,
     host_us_per_launch: float | None = None,
+    host_speed: float | None = None,
     memory_clock_mhz: float | None = None,
     temperature_c: float | None = None,
     forecast_from: str | None = None,
@@ -106,6 +107,8 @@ def predict(
         Share of the time of collectives that runs beside other work, 0 to 1.
     host_us_per_launch : float, optional
         Measured cost of a launch on your host. [us]
+    host_speed : float, optional
+        Speed of your host over that of the fitted one, such as 1.5; not beside a measured cost.
     memory_clock_mhz : float, optional
         Memory clock, one of the GPU's steps; default the highest. [MHz]
     temperature_c : float, optional
@@ -141,6 +144,7 @@ def predict(
             clock_mhz=clock_mhz,
             power_limit_w=power_limit_w,
             host_us_per_launch=host_us_per_launch,
+            host_speed=host_speed,
             memory_clock_mhz=memory_clock_mhz,
             temperature_c=temperature_c,
             ignore_memory=ignore_memory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,21 @@ def pass_cost_us(info: Mapping[str, Any], host: HostCoefficients, launch_mode: s
         ``eager``, ``compiled`` or ``cuda_graph``.
     """
     return plain_calls(info) * host.module_us if launch_mode == "eager" else 0.0
+
+
+def faster(host: HostCoefficients, speed: float) -> HostCoefficients:
+    """A host that takes 1 / `speed` of the time of another for everything; its costs are no longer fitted."""
+    if speed == 1.0:
+        return host
+    return replace(
+        host,
+        eager_us=host.eager_us / speed,
+        compiled_us=host.compiled_us / speed,
+        cuda_graph_us=host.cuda_graph_us / speed,
+        module_us=host.module_us / speed,
+        provenance="transferred",
+        source=f"{host.source}, {speed:g} times as fast",
+    )
 
 
 def operations_started(launches: Any) -> npt.NDArray[np.float64]:

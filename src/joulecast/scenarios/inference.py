@@ -69,6 +69,7 @@ def predict_workload(
     exclude: tuple[str, ...] = (),
     memory_clock_mhz: float | None = None,
     temperature_c: float | None = None,
+    host_speed: float | None = None,
 ) -> Prediction:
     """Predict a workload on a GPU.
 
@@ -94,6 +95,8 @@ def predict_workload(
         One of the GPU's steps; default the highest. [MHz]
     temperature_c : float, optional
         Of the GPU, for its leakage; default that of the measurements. [deg C]
+    host_speed : float, optional
+        Speed of the host over that of the fitted one; not beside `host_us_per_launch`.
 
     Returns
     -------
@@ -114,7 +117,7 @@ def predict_workload(
     memory = memory_need(workload, described, execution)
     if not ignore_memory:
         refuse_what_does_not_fit(workload, memory, described, execution)
-    host = host_of(described, host_us_per_launch)
+    host = host_of(described, host_us_per_launch, host_speed)
     lowered, rows = prepared(workload, described, execution, exclude)
     runs = {
         phase: run_phase(passes_of(lowered, rows, members, host), clock, limit)

@@ -67,8 +67,25 @@ def prepared(workload: Workload, gpu: Gpu, execution: Execution, exclude: tuple[
     return lowered, rows
 
 
-def host_of(gpu: Gpu, host_us_per_launch: float | None) -> HostCoefficients:
-    """Costs of the host: what was measured on the user's, else the fitted defaults."""
+#: A host so much slower or faster than those that were measured is a slip.
+_LEAST_SPEED, _MOST_SPEED = 0.01, 100.0
+
+
+def host_of(gpu: Gpu, host_us_per_launch: float | None, host_speed: float | None = None) -> HostCoefficients:
+    """Costs of the host: what was measured on the user's, else the fitted defaults, of a host `host_speed` as fast.
+
+    Raises
+    ------
+    InputError
+        For a cost or a speed out of bounds, or both.
+    """
+    if host_speed is not None:
+        speed = number(host_speed, "host speed")
+        if not _LEAST_SPEED <= speed <= _MOST_SPEED:
+            raise InputError(f"host speed must be between {_LEAST_SPEED:g} and {_MOST_SPEED:g}, got {speed:g}")
+        if host_us_per_launch is not None:
+            raise InputError("a host has a measured cost a launch or a speed beside the fitted one, not both")
+        return faster(host_coefficients(gpu), speed)
     if host_us_per_launch is None:
         return host_coefficients(gpu)
     cost = number(host_us_per_launch, "host cost a launch", "us")
