@@ -17,7 +17,7 @@ from joulecast.gpus import Gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered, lower
-from joulecast.physics.host import host_cost_us, pass_cost_us
+from joulecast.physics.host import faster, host_cost_us, pass_cost_us
 from joulecast.physics.pipeline import largest_stage_share, makespan, waiting_share
 from joulecast.physics.power import static_power_w
 from joulecast.physics.price import Priced, concatenated, price, take
