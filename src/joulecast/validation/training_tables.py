@@ -99,19 +99,26 @@ def timm(folder: Path) -> Iterator[TrainingRun]:
         )  # fmt: skip
 
 
+_TIMM = {
+    "vit_large_patch16_224": "vit-large-patch16-224",
+    "vit_base_patch16_224": "vit-base-patch16-224",
+    "deit_base_patch16_224": "deit-base",
+    "deit_small_patch16_224": "deit-small",
+    "deit_tiny_patch16_224": "deit-tiny",
+}
+
+
 def _timm_network(name: str) -> tuple[str, str] | None:
     if name in NETWORKS:
         return NETWORKS[name]
-    for ours, theirs in (("vit-large-patch16-224", "vit_large_patch16_224"), ("vit-base-patch16-224", "vit_base_patch16_224"),
-                         ("deit-base", "deit_base_patch16_224"), ("deit-small", "deit_small_patch16_224"),
-                         ("deit-tiny", "deit_tiny_patch16_224")):  # fmt: skip
-        if name == theirs:
-            return ours, "vit"
-    return None
+    ours = _TIMM.get(name)
+    return None if ours is None else (ours, "vit")
 
 
 _ZEUS_GPUS = {
-    "NVIDIA A40": "A40", "Quadro RTX 6000": "Quadro RTX 6000", "Tesla V100 (250 W max limit, PCIe class)": "V100-PCIE-32GB",
+    "NVIDIA A40": "A40",
+    "Quadro RTX 6000": "Quadro RTX 6000",
+    "Tesla V100 (250 W max limit, PCIe class)": "V100-PCIE-32GB",
     "Tesla P100 (250 W max limit, PCIe class)": "P100-PCIE-16GB",
 }  # fmt: skip
 _ZEUS = {
@@ -124,7 +131,7 @@ _ZEUS = {
 def zeus(folder: Path) -> Iterator[TrainingRun]:
     """Epochs under power limits on one GPU (Zeus, NSDI 2023); scored by ratios to the highest limit, and by power."""
     for row in _rows(folder / "zeus_power_limit_sweeps.csv"):
-        known: Any = _ZEUS.get(row["model"]) or _ZEUS.get((row["model"], row["dataset"]))  # type: ignore[call-overload]
+        known: Any = _ZEUS.get(row["model"]) or _ZEUS.get((row["model"], row["dataset"]))
         if known is None:
             continue
         source, samples, sizes = known
@@ -146,8 +153,8 @@ def zeus(folder: Path) -> Iterator[TrainingRun]:
 
 
 _DLE_GPUS = {
-    "NVIDIA V100 16GB SXM": "V100-SXM-16GB", "NVIDIA V100 32GB SXM": "V100-SXM-32GB", "NVIDIA A100 40GB SXM": "A100-SXM-40GB",
-    "NVIDIA A100 80GB SXM": "A100-SXM-80GB",
+    "NVIDIA V100 16GB SXM": "V100-SXM-16GB", "NVIDIA V100 32GB SXM": "V100-SXM-32GB",
+    "NVIDIA A100 40GB SXM": "A100-SXM-40GB", "NVIDIA A100 80GB SXM": "A100-SXM-80GB",
 }  # fmt: skip
 _DLE = {
     "BERT": ("bert-large-uncased", {}),
@@ -169,18 +176,21 @@ def deep_learning_examples(folder: Path) -> Iterator[TrainingRun]:
         ampere = gpu.startswith("A100")
         full = "tf32" if ampere else "fp32"
         precision = {"FP32": full, "TF32": "tf32"}.get(row["precision"], "amp_fp16")
-        options = {
+        sizes: dict[str, Any] = {"channels_last": precision.startswith("amp"), "autotuned": True}
+        if length:
+            sizes = {"sequence_tokens": int(length)}
+        accumulated = max(int(float(row["gradient_accumulation_steps"] or 1)), 1)
+        options: dict[str, Any] = {
             "micro_batch": int(row["microbatch_per_gpu_samples"]),
+            "accumulate": accumulated,
             "gpus": int(row["gpu_count"]),
             "precision": precision,
             "optimizer": "adam" if "BERT" in row["model"] else "momentum",
             **known[1],
-            **({"sequence_tokens": int(length)} if length else {"channels_last": precision.startswith("amp"), "autotuned": True}),
+            **sizes,
         }
-        accumulated = int(float(row["gradient_accumulation_steps"] or 1))
-        options["accumulate"] = max(accumulated, 1)
         yield TrainingRun(
-            known[0], gpu, options, float(row["per_microbatch_time_s"]) * options["accumulate"], None, row["model"],
+            known[0], gpu, options, float(row["per_microbatch_time_s"]) * accumulated, None, row["model"],
             {"source": "DLE", "stack": f"DLE {row['framework']}", "xla": row["xla"], "phase": row["phase"]},
         )  # fmt: skip
 
