@@ -31,9 +31,9 @@ class Store:
     def load(self, start: int) -> Chunk | None:
         """The chunk that starts at `start`; None where it is not there or can't be read."""
         try:
-            with np.load(self._path(start), allow_pickle=False) as file:
-                columns = {name: file[name] for name in file.files if name != "reasons"}
-                return Chunk(start, columns, tuple(str(text) for text in file["reasons"]))
+            with self._path(start).open("rb") as file, np.load(file, allow_pickle=False) as kept:
+                columns = {name: kept[name] for name in kept.files if name != "reasons"}
+                return Chunk(start, columns, tuple(str(text) for text in kept["reasons"]))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
 
