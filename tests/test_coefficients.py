@@ -327,7 +327,7 @@ def test_its_own_coefficients_come_before_those_of_others(calibrated):
         gpu_file("V100-SXM-32GB", time={"gemm/vllm/fp16": fitted(4)}),
     )
     other = transfer.time_coefficients(A100, "gemm", "vllm", "bf16")
-    assert (other.fixed_us, other.provenance) == (pytest.approx(2, rel=0.1), "transferred")
+    assert (other.fixed_us, other.provenance) == (pytest.approx(2, rel=0.15), "transferred")
     assert other.source == "from gemm/trtllm/bf16 of A100-SXM-80GB"
     calibrated(gpu_file("V100-SXM-32GB", time={"gemm/vllm/fp16": fitted(4)}))
     relative = transfer.time_coefficients(A100, "gemm", "vllm", "bf16")
@@ -358,7 +358,8 @@ def test_an_excluded_gpu_gives_nothing(calibrated):
         gpu_file("V100-SXM-32GB", power=energies(2.0), time={"gemm/vllm/bf16": fitted(4)}),
     )
     out = ("A100-SXM-80GB",)
-    assert transfer.time_coefficients(A100, "gemm", "vllm", "bf16", exclude=out).fixed_us == 4
+    in_cycles = 4 * load_gpu("V100-SXM-32GB").clock_max_mhz / A100.clock_max_mhz
+    assert transfer.time_coefficients(A100, "gemm", "vllm", "bf16", exclude=out).fixed_us == pytest.approx(in_cycles)
     assert transfer.power_coefficients(A100, exclude=out).source == "rescaled from V100-SXM-32GB"
     both = (*out, "V100-SXM-32GB")
     assert transfer.time_coefficients(A100, "gemm", "vllm", "bf16", exclude=both) == TimeCoefficients()

@@ -335,3 +335,12 @@ def test_a_graphics_card_of_blackwells_time_is_like_ada_not_like_b200():
 def test_a_sibling_takes_what_its_chip_was_measured_with():
     assert transfer.measured_on_chip(load_gpu("GB200-186GB")) >= transfer.measured_on_chip(B200)
     assert not transfer.measured_on_chip(load_gpu("MI300X"))
+
+
+def test_launches_of_products_go_with_the_clock_and_those_of_decoding_do_not(calibrated):
+    one = TimeCoefficients(fixed_us=4.0)
+    calibrated(**{"A100-SXM-80GB": one})
+    found = transfer.time_coefficients(L40S, "gemm", *BF16).fixed_us
+    assert found == pytest.approx(4.0 * A100.clock_max_mhz / L40S.clock_max_mhz)
+    calibrated(family="generation_attention", **{"A100-SXM-80GB": one})
+    assert transfer.time_coefficients(L40S, "generation_attention", *BF16).fixed_us == 4.0

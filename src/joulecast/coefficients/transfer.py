@@ -132,12 +132,24 @@ def nearest(
             if its_family == family and (its_engine == engine or not stood_in(key, coefficients.time)):
                 unlike = unlikeness(family, gpu, (engine, group), other, (its_engine, its_group))
                 if own or unlike > 0:
-                    choices.append((unlike, key, other.name, fitted))
+                    choices.append((unlike, key, other.name, _clocked(fitted, family, other, gpu)))
     if not choices:
         return None
     choices.sort(key=lambda choice: choice[:3])
     unlike, key, name, _ = choices[0]
     return Donor(unlike, key, name, blended([(choice[0], choice[3]) for choice in choices]))
+
+
+#: Families whose launches last as long as their blocks take to start and end: in core cycles GPUs agree, in seconds
+#: they don't. Others, such as decoding, wait for memory and links, whatever the core's clock.
+_IN_CYCLES = frozenset({"gemm", "batched_gemm", "context_attention", "encoder_attention"})
+
+
+def _clocked(fitted: TimeCoefficients, family: str, other: Gpu, gpu: Gpu) -> TimeCoefficients:
+    """Coefficients of `other` with its launches as long as they are at the clock of `gpu`."""
+    if family not in _IN_CYCLES or other.clock_max_mhz == gpu.clock_max_mhz:
+        return fitted
+    return replace(fitted, fixed_us=fitted.fixed_us * other.clock_max_mhz / gpu.clock_max_mhz)
 
 
 #: Coefficients that are so much more unlike than the nearest say nothing more.
