@@ -364,3 +364,8 @@ def test_a_site_is_made_once_for_many_runs():
     site = site_of(price=0.25, region="DE", pue=1.2)
     assert site.carbon_source.startswith("Germany, yearly average 2023, lifecycle")
     assert account(KWH, 1.0, site).cost == pytest.approx(0.3)
+
+
+def test_the_european_union_is_a_region():
+    # Ember's European Electricity Review 2024: 242 g CO2e/kWh in 2023.
+    assert region("EU").g_co2e_per_kwh == pytest.approx(242, rel=0.02)

@@ -19,8 +19,8 @@ from joulecast.physics.timeline import pass_time_s, queue_finish_s
 from joulecast.physics.trace import gaps_s, queue_starts_s
 from joulecast.physics.unroll import launch_count, unrolled
 from joulecast.reports import perfetto
-from joulecast.scenarios.timeline import LAUNCH, PASS, REST, WAIT
 from joulecast.scenarios.timeline_chart import chart_tables
+from joulecast.scenarios.timeline_rows import LAUNCH, PASS, REST, WAIT
 
 costs = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=30)
 
@@ -201,11 +201,39 @@ def test_a_timeline_has_the_time_and_the_energy_of_its_prediction(name, passes, 
         assert t.waiting_share == pytest.approx(idle_s / p.time_s, rel=1e-6, abs=1e-9)
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    ops=st.lists(
+        st.fixed_dictionaries(
+            {
+                "op": st.just("gemm"),
+                "m": st.integers(1, 4096),
+                "n": st.integers(1, 4096),
+                "k": st.integers(1, 4096),
+                "count": st.integers(1, 6),
+                "layer": st.sampled_from(["layers.*.a", "layers.*.b", "stem", "layers.*.attention"]),
+            }
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    host_us=st.floats(0, 50),
+    limit_w=st.floats(150, 700),
+)
+def test_any_list_of_operations_keeps_its_energy(ops, host_us, limit_w):
+    p = jc.predict(ops, "h100", host_us_per_launch=host_us, power_limit_w=limit_w)
+    t = p.timeline()
+    assert t.time_s == pytest.approx(p.time_s, rel=1e-9)
+    assert t.energy_j == pytest.approx(p.energy_j, rel=1e-9)
+    assert (t.what == LAUNCH).sum() == sum(one["count"] for one in ops)
+
+
 def test_every_launch_of_a_pass_is_there(predictions):
     p = predictions["host-bound"]
     t = p.timeline()
     runs = np.bincount(t.row[t.what == LAUNCH], minlength=p.kernels["count"].size)
     np.testing.assert_allclose(runs, p.kernels["count"])
+    assert t.kernels_started().sum() == pytest.approx(p.launches)
     layers = list(dict.fromkeys(one.split(".")[1] for one in t.texts("layer") if one.startswith("layers.")))
     assert layers == [str(i) for i in range(12)]
 

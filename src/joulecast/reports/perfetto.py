@@ -58,7 +58,7 @@ def events(
     steps : mapping of str to sequence
         One entry for each step, in order: ``start_s``, ``duration_s``, ``power_w``, ``clock_mhz``, ``energy_j``,
         ``what`` (``launch``, ``wait``, ``pass`` or ``rest``), ``phase``, ``pass_number``, ``passes``, ``layer``,
-        ``op``, ``family``, ``shape``, ``bound_by``, and the columns of `duties`.
+        ``op``, ``family``, ``shape``, ``bound_by``, ``kernels``, and the columns of `duties`.
     meter : mapping of str to sequence
         ``at_s`` and ``power_w``.
     process, meter_name : str
@@ -93,8 +93,8 @@ def events(
 
 def _kernels(steps: Mapping[str, Sequence[Any]]) -> Iterator[Event]:
     columns = ("what", "start_s", "duration_s", "op", "family", "power_w", "energy_j", "phase", "layer", "shape",
-               "bound_by", "pass_number", "passes")  # fmt: skip
-    for what, start, length, op, family, power, energy, phase, layer, shape, bound, number, passes in zip(
+               "bound_by", "pass_number", "passes", "kernels")  # fmt: skip
+    for what, start, length, op, family, power, energy, phase, layer, shape, bound, number, passes, kernels in zip(
         *(steps[name] for name in columns), strict=True
     ):
         if what == "wait":
@@ -106,7 +106,7 @@ def _kernels(steps: Mapping[str, Sequence[Any]]) -> Iterator[Event]:
         elif what == "rest":
             name = "other microbatches"
         else:
-            facts |= {"layer": layer, "shape": shape, "bound_by": bound}
+            facts |= {"layer": layer, "shape": shape, "bound_by": bound, "kernels": _short(kernels)}
             name = op
         yield {
             "ph": "X", "name": name, "cat": family or what, "pid": _PID, "tid": GPU,

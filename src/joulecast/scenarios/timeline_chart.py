@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.physics.trace import DUTY_MODULES
-from joulecast.scenarios.timeline import PASS, REST, WAIT, Timeline
+from joulecast.scenarios.timeline import Timeline
+from joulecast.scenarios.timeline_rows import PASS, REST, WAIT
 
 Floats = npt.NDArray[np.float64]
 
