@@ -207,6 +207,7 @@ def test_a_timeline_has_the_time_and_the_energy_of_its_prediction(name, passes, 
         st.fixed_dictionaries(
             {
                 "op": st.just("gemm"),
+                "dtype": st.sampled_from(["bf16", "fp32"]),
                 "m": st.integers(1, 4096),
                 "n": st.integers(1, 4096),
                 "k": st.integers(1, 4096),
@@ -226,6 +227,7 @@ def test_any_list_of_operations_keeps_its_energy(ops, host_us, limit_w):
     assert t.time_s == pytest.approx(p.time_s, rel=1e-9)
     assert t.energy_j == pytest.approx(p.energy_j, rel=1e-9)
     assert (t.what == LAUNCH).sum() == sum(one["count"] for one in ops)
+    np.testing.assert_allclose(t.start_s[1:], (t.start_s + t.duration_s)[:-1])
 
 
 def test_every_launch_of_a_pass_is_there(predictions):

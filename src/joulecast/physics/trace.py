@@ -14,6 +14,9 @@ Floats = npt.NDArray[np.float64]
 #: Modules whose duty is told, in the order of `module_duty`.
 DUTY_MODULES = ("tensor core", "CUDA core", "special functions", "shared memory", "L2", "DRAM")
 
+#: Waits of the walk that are a smaller share of those predicted say nothing of where they are.
+_NO_WALK = 1e-9
+
 
 def queue_starts_s(host_cost_s: Floats, gpu_cost_s: Floats) -> Floats:
     """When each launch of a queue starts: when its host and the launch before are done. [s]
@@ -66,8 +69,8 @@ def gaps_s(host_cost_s: Floats, gpu_cost_s: Floats, pass_s: float) -> tuple[Floa
     total = float(walked.sum())
     if not waits:
         return np.zeros_like(walked), 1.0 if not total else 0.0
-    if not total:  # a host that costs nothing, and a pass longer than its kernels: all before the first
-        walked[0], total = waits, waits
+    if total < _NO_WALK * waits:  # a host that costs nothing, and a pass longer than its kernels: all before the first
+        return waits * (np.arange(walked.size) == 0), 1.0
     scale = waits / total
     return walked * scale, scale
 
