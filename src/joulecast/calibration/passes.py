@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.calibration.mechanisms import ALL, Mechanisms
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
@@ -18,7 +19,6 @@ from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
 from joulecast.physics.host import MODULES, operations_started, plain_calls
 from joulecast.physics.power import switching, voltage_ratio
-from joulecast.physics.price import price
 from joulecast.physics.timeline import pass_time_s
 from joulecast.physics.timing import duration_s
 from joulecast.workloads.energaizer import as_precision, read_trace
@@ -237,7 +237,7 @@ ENERGIES: dict[str, tuple[float, float]] = {
 }
 
 
-def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTable:
+def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients, mechanisms: Mechanisms = ALL) -> PassTable:
     """Lower and price the passes of one GPU. `power` gives the voltage curve."""
     gpu = load_gpu(runs[0].gpu)
     execution = Execution(launch_mode="eager", attention="eager")
@@ -250,11 +250,11 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
         times: dict[str, float] = {}
         busy: dict[str, float] = {}
         launches = 0.0
-        modules = plain_calls(run.workload.info) * float(repeats.sum())
+        modules = plain_calls(run.workload.info) * float(repeats.sum()) if mechanisms.module_calls else 0.0
         work = np.zeros(len(ENERGIES))
         for table in lowered.tables.values():
             shapes = OpTable(table.kind, {k: v for k, v in table.columns.items() if k not in COMMON})
-            priced = price(shapes, gpu, conditions, power=power, pass_scales=False)
+            priced = mechanisms.price(shapes, gpu, conditions, power=power, pass_scales=False)
             count = table["count"] * repeats[table["pass_id"]]
             seconds = duration_s(priced.times, gpu, run.clock_mhz)
             for code, group in enumerate(priced.work.groups):
@@ -272,15 +272,15 @@ def tabulate(runs: Sequence[MeasuredPass], power: PowerCoefficients) -> PassTabl
             units = (w.tensor_flop * flop, w.cuda_flop * flop, w.sfu_ops, w.shared_bytes, w.l2_bytes, w.dram_bytes)
             work += np.array([count @ unit for unit in units])
         rows.append({"times": times, "busy": busy, "launches": launches, "modules": modules, "work": work,
-                     "voltage": float(voltage_ratio(run.clock_mhz, gpu, power)),
+                     "voltage": float(voltage_ratio(run.clock_mhz, gpu, power)) if mechanisms.voltage else 1.0,
                      "clock": run.clock_mhz / gpu.rate_clock_mhz})  # fmt: skip
     order = tuple(keys)
     return PassTable(
         gpu=gpu,
         keys=order,
         kernel_s=np.array([[row["times"].get(key, 0.0) for key in order] for row in rows]),
-        launches=np.array([row["launches"] for row in rows]),
-        modules=np.array([row["modules"] for row in rows]),
+        launches=mechanisms.host * np.array([row["launches"] for row in rows]),
+        modules=mechanisms.host * np.array([row["modules"] for row in rows]),
         work=np.array([row["work"] for row in rows]),
         busy=np.array([[row["busy"].get(key, 0.0) for key in order] for row in rows]),
         voltage=np.array([row["voltage"] for row in rows]),

@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.calibration.mechanisms import ALL, Mechanisms
 from joulecast.calibration.pass_fit import PassErrors, coefficients_of, idle_prior_w, leave_model_out
 from joulecast.calibration.passes import MeasuredPass, PassTable, fit_passes, read_passes, tabulate
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients, TimeCoefficients
-from joulecast.coefficients.transfer import default_power, host_coefficients
+from joulecast.coefficients.transfer import default_power, host_coefficients, power_coefficients
 from joulecast.errors import InputError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered, lower
 from joulecast.physics.host import host_cost_us, pass_cost_us
-from joulecast.physics.price import concatenated, price
+from joulecast.physics.price import concatenated
 from joulecast.physics.timeline import Passes, Run, run_phase
 from joulecast.workloads.table import COMMON, OpTable
 
@@ -67,6 +68,7 @@ def score_passes(
     folder: Path,
     gpus: tuple[str, ...] | None = None,
     tell: Callable[[str, float], None] = lambda *_: None,
+    mechanisms: Mechanisms = ALL,
 ) -> list[ScoredPass]:
     """Every measured pass of `folder`, failed runs out, predicted from a fit on the other models of its GPU.
 
@@ -78,6 +80,8 @@ def score_passes(
         Only these, by catalogue name.
     tell : callable
         Gets what is being done, and the share of all of it that is done.
+    mechanisms : Mechanisms
+        What takes part in the fits and predictions.
     """
     _check_columns(folder / "measurements.csv")
     by_gpu: dict[str, list[MeasuredPass]] = defaultdict(list)
@@ -89,7 +93,7 @@ def score_passes(
     for name, runs in by_gpu.items():
         gpu = load_gpu(name)
         tell(f"{name} whole passes", done / total)
-        table = tabulate(runs, default_power(gpu))
+        table = tabulate(runs, default_power(gpu), mechanisms)
         errors = leave_model_out(runs, table)
         lowered: dict[int, Lowered] = {}
         for model in dict.fromkeys(run.model for run in runs):
@@ -99,7 +103,7 @@ def score_passes(
                 run = runs[i]
                 tell(f"{name} {model}", done / total)
                 one = lowered.setdefault(id(run.workload), lower(run.workload, gpu, EAGER))
-                settled = run_pass(one, gpu, run.clock_asked_mhz, time, power, host)
+                settled = run_pass(one, gpu, run.clock_asked_mhz, time, power, host, mechanisms)
                 out.append(
                     ScoredPass(
                         run=run,
@@ -154,6 +158,7 @@ def run_pass(
     time: dict[str, TimeCoefficients] | None = None,
     power: PowerCoefficients | None = None,
     host: HostCoefficients | None = None,
+    mechanisms: Mechanisms = ALL,
 ) -> Run:
     """One pass under the board's default power limit, with given coefficients in place of the shipped ones.
 
@@ -166,17 +171,22 @@ def run_pass(
         Clock asked for. [MHz]
     time, power, host : optional
         Efficiencies by ``family/engine/group``, energies, and host; the shipped ones where absent.
+    mechanisms : Mechanisms
+        What takes part.
     """
-    host = host or host_coefficients(gpu)
+    host = mechanisms.host_costs(host or host_coefficients(gpu))
+    power = mechanisms.power(power or power_coefficients(gpu))
+    limit_w = gpu.power_limit_default_w if mechanisms.throttle else np.inf
     conditions = Conditions(engine=lowered.execution.engine, residency="stream")
     priced, count, cost_us = [], [], []
     for table in lowered.tables.values():
         shapes = OpTable(table.kind, {name: column for name, column in table.columns.items() if name not in COMMON})
-        one = price(shapes, gpu, conditions, time=time, power=power)
+        one = mechanisms.price(shapes, gpu, conditions, time=time, power=power)
         priced.append(one)
         count.append(table["count"])
         cost_us.append(host_cost_us(table.kind, one.work.launches, host, lowered.execution.launch_mode))
-    calls_us = pass_cost_us(lowered.workload.info, host, lowered.execution.launch_mode)
+    info = lowered.workload.info if mechanisms.module_calls else {}
+    calls_us = pass_cost_us(info, host, lowered.execution.launch_mode)
     counts: Any = np.concatenate(count).astype(np.float64)
     passes = Passes(
         priced=concatenated(priced),
@@ -185,7 +195,7 @@ def run_pass(
         repeats=np.ones(1),
         host_s=np.array([(counts @ np.concatenate(cost_us) + calls_us) * 1e-6]),
     )
-    return run_phase(passes, clock_mhz, gpu.power_limit_default_w)
+    return run_phase(passes, clock_mhz, limit_w)
 
 
 def worst(scored: Sequence[ScoredPass], most: int = 5) -> list[ScoredPass]:
