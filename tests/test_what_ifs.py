@@ -192,3 +192,17 @@ def test_a_faster_host_starts_launches_in_less_time():
 @pytest.mark.parametrize(("gpu_s", "host_s", "alike"), [(1.0, 0.84, False), (1.0, 0.86, True), (0.86, 1.0, True)])
 def test_gpu_and_host_within_fifteen_percent_bound_a_phase_together(gpu_s, host_s, alike):
     assert bool(nearly_alike(gpu_s, host_s)) is alike
+
+
+def test_kernels_take_temperature_and_memory_clock_too(capsys):
+    shape = {"op": "add", "elements": 2**26, "dtype": "fp32"}
+    plain, hot = (jc.predict_kernels("elementwise", shape, "rtx-3090", temperature_c=c) for c in (None, 90))
+    slow = jc.predict_kernels("elementwise", shape, "rtx-3090", memory_clock_mhz=5001)
+    assert hot["power_w"][0] > plain["power_w"][0] or hot["clock_mhz"][0] < plain["clock_mhz"][0]
+    assert 1.6 < slow["time_s"][0] / plain["time_s"][0] <= 9751 / 5001 * 1.001
+    code, out, _ = _run(
+        capsys, "kernels", "elementwise", "--gpu", "rtx-3090", "--set", "op=add", "--set", f"elements={2**26}", "--set",
+        "dtype=fp32", "--memory-clock", "5001", "--temperature", "64", "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(out)["rows"][0]["time_s"] == pytest.approx(slow["time_s"][0])

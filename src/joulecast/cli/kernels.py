@@ -41,6 +41,12 @@ def kernels(
     power_limit: Annotated[
         str | None, typer.Option("--power-limit", metavar="W", help="Power limit.", show_default=False)
     ] = None,
+    memory_clock: Annotated[
+        str | None, typer.Option("--memory-clock", metavar="MHZ", help="One of its steps.", show_default=False)
+    ] = None,
+    temperature: Annotated[
+        str | None, typer.Option("--temperature", metavar="C", help="For its leakage.", show_default=False)
+    ] = None,
     forecast: options.ForecastFrom = None,
     ignore_extra: Annotated[bool, typer.Option("--ignore-extra", help="Pass over unknown columns.")] = False,
     coefficients: options.Coefficients = None,
@@ -65,10 +71,14 @@ def kernels(
     clock_mhz = options.real("--clock", clock, "MHz")
     limit_w = options.real("--power-limit", power_limit, "W", example="300")
 
+    memory_mhz = options.real("--memory-clock", memory_clock, "MHz", example="5001")
+    temperature_c = options.real("--temperature", temperature, "degrees Celsius", zero=True, example="80")
+
     import joulecast as jc
 
     table = jc.predict_kernels(op, shapes, gpu, clock_mhz=clock_mhz, power_limit_w=limit_w, ignore_extra=ignore_extra,
-                               forecast_from=forecast)  # fmt: skip
+                               forecast_from=forecast, memory_clock_mhz=memory_mhz,
+                               temperature_c=temperature_c)  # fmt: skip
     if output is not None and parquet:
         buffer = io.BytesIO()
         _frame(table, shapes).write_parquet(buffer)

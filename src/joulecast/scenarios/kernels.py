@@ -15,6 +15,7 @@ from joulecast.coefficients.schema import PROVENANCES
 from joulecast.coefficients.transfer import host_coefficients
 from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, load_gpu
+from joulecast.gpus.state import running_at
 from joulecast.kernels.work import ENGINES, Conditions
 from joulecast.physics.power import static_power_w
 from joulecast.physics.price import BOUNDS, bound_by, half_widths, price, under_limit
@@ -103,6 +104,8 @@ def predict_kernels(
     power_limit_w: float | None = None,
     ignore_extra: bool = False,
     forecast_from: str | None = None,
+    memory_clock_mhz: float | None = None,
+    temperature_c: float | None = None,
 ) -> KernelTable:
     """Time, power and energy of single kernels, many shapes at once.
 
@@ -132,6 +135,10 @@ def predict_kernels(
         Pass over columns that no operation has (measured ones, say) instead of refusing them.
     forecast_from : str, optional
         ``ampere``: as if nothing had ever been measured on GPUs of later architectures.
+    memory_clock_mhz : float, optional
+        One of the GPU's steps; default the highest. [MHz]
+    temperature_c : float, optional
+        Of the GPU, for its leakage; default that of the measurements. [deg C]
 
     Returns
     -------
@@ -147,9 +154,10 @@ def predict_kernels(
     if forecast_from is not None:
         with forecasting(forecast_from):
             return predict_kernels(
-                op, columns, gpu, clock_mhz=clock_mhz, power_limit_w=power_limit_w, ignore_extra=ignore_extra
-            )
-    described = load_gpu(gpu)
+                op, columns, gpu, clock_mhz=clock_mhz, power_limit_w=power_limit_w, ignore_extra=ignore_extra,
+                memory_clock_mhz=memory_clock_mhz, temperature_c=temperature_c,
+            )  # fmt: skip
+    described = running_at(load_gpu(gpu), memory_clock_mhz=memory_clock_mhz, temperature_c=temperature_c)
     own, settings = _separated(op, columns, ignore_extra)
     lengths = [length_of(name, value) for name, value in {**own, **settings}.items()]
     n = max((length for length in lengths if length is not None), default=1)
