@@ -1,4 +1,4 @@
-"""Sweeps: every point as `predict` says it, nothing dropped, the front as brute force finds it, stops that cost little."""
+"""Sweeps: every point as `predict` says it, nothing dropped, the front as brute force finds it, cheap stops."""
 
 from __future__ import annotations
 

@@ -220,18 +220,23 @@ def _best_table(told: Told, labels: Mapping[str, int]) -> Table:
     )
 
 
+#: Narrow titles of objectives that no column of the page shows anyway.
+_EXTRA = {"edp": "J s", "ed2p": "J s²", "cost": "cost", "carbon": "g CO2e"}
+
+
 def _front_table(told: Told, front: Any, labels: Mapping[str, int]) -> Table:
-    extra = [one for one in told.pair if one.name in ("edp", "ed2p", "cost", "carbon")]
+    extra = [one for one in told.pair if one.name in _EXTRA]
+    shown = 5 if extra else len(_HEADERS)  # what else the front is of takes the room of what a token takes
     rows = tuple(
         (
             str(labels[coordinates(told, row)]),
-            *_figures(row),
+            *_figures(row)[:shown],
             *(text.significant(row[one.column]) for one in extra),
         )
         for row in points_kept(told, front).rows()
     )
-    titles = tuple({"edp": "J s", "ed2p": "J s²", "cost": "cost", "carbon": "g CO2e"}[one.name] for one in extra)
-    return Table(("", *_HEADERS, *titles), rows, "r" + _ALIGN + "r" * len(extra))
+    headers = ("", *_HEADERS[:shown], *(_EXTRA[one.name] for one in extra))
+    return Table(headers, rows, "r" + _ALIGN[:shown] + "r" * len(extra))
 
 
 def _sensitivity_table(name: str, found: Sequence[Elasticity]) -> Table:

@@ -12,7 +12,7 @@ import numpy as np
 
 from joulecast.bounds.dtypes import dtype
 from joulecast.bounds.ranges import number
-from joulecast.coefficients.forecasts import checked_forecast
+from joulecast.coefficients.forecasts import checked_forecast, forecasting
 from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, resolve
 from joulecast.gpus.changes import changeable_fields
@@ -23,6 +23,7 @@ from joulecast.scenarios.sweep.inference import EXECUTION, SET, InferenceEvaluat
 from joulecast.scenarios.sweep.sensitivity import At
 from joulecast.scenarios.sweep.settings import CLOCKS, LIMITS, clocks_of, evenly, limits_of
 from joulecast.scenarios.sweep.space import Axis, Share, Space, axis
+from joulecast.scenarios.sweep.store import coefficients_in_use
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload
 
@@ -110,6 +111,8 @@ def inference(
 
 def description(evaluator: InferenceEvaluator) -> dict[str, Any]:
     """All that the answers follow from, as plain values: what a folder of chunks must agree with."""
+    with forecasting(evaluator.forecast_from):
+        coefficients = coefficients_in_use()
     return {
         "sweep": "inference",
         "axes": {
@@ -121,6 +124,7 @@ def description(evaluator: InferenceEvaluator) -> dict[str, Any]:
         "site": repr(asdict(evaluator.site)),
         "ignore_memory": evaluator.ignore_memory,
         "forecast_from": evaluator.forecast_from,
+        "coefficients": coefficients,
     }
 
 

@@ -92,8 +92,14 @@ def open_store(folder: str | os.PathLike[str], question: Any) -> Store:
 
 
 def fingerprint(question: Any) -> str:
-    """Of a question, the coefficients in use, and the version: alike only where the answers are."""
-    known = hashlib.sha256(json.dumps([version("joulecast"), question], sort_keys=True, default=str).encode("utf-8"))
+    """Of a question and the version: alike only where the answers are."""
+    asked = json.dumps([version("joulecast"), question], sort_keys=True, default=str)
+    return hashlib.sha256(asked.encode("utf-8")).hexdigest()
+
+
+def coefficients_in_use() -> str:
+    """A hash of all files of coefficients that answers may follow from."""
+    known = hashlib.sha256()
     for folder in (places.shipped_folder(), places.users_folder()):
         for path in sorted(folder.iterdir()) if folder is not None else ():
             if path.is_file():
