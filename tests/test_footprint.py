@@ -127,6 +127,13 @@ def test_a_table_over_hours_gives_the_mean_weighted_by_time(values, start, durat
     assert float(table.mean(start, duration)) == pytest.approx(total / duration, rel=1e-9, abs=1e-6)
 
 
+def test_a_run_of_nearly_a_day_is_not_taken_for_one_within_its_hour():
+    # From 00:30 to 00:10 of the next day: 0.5 h at 0, 22 h at 1, 1 h at 1, 10 min at 0.
+    table = daily([0.0] + [1.0] * 23)
+    length = 23 * 3600 + 40 * 60
+    assert float(table.mean(1800, length)) == pytest.approx(23 * 3600 / length)
+
+
 def test_long_runs_tend_to_the_mean_of_the_day():
     table = daily(np.arange(24))
     assert float(table.mean(5 * 3600, 7 * 86400)) == pytest.approx(11.5)

@@ -85,9 +85,10 @@ class HourTable:
                 "another start"
             )
         at_start, at_end = self._integral(start), self._integral(end)
-        cell, end_cell = self._cell(start), self._cell(end)
         # Within one cell the difference of two large integrals would lose what short runs need.
-        one_cell = (cell == end_cell) & (duration < HOUR_S * 24)
+        within = start if self.span == "dates" else np.mod(start, last)
+        cell = self._cell(within)
+        one_cell = within + duration <= self.edges_s[cell + 1]
         spread = np.divide(at_end - at_start, duration, out=np.zeros(start.shape), where=duration > 0)
         lowest, highest = self.values.min(), self.values.max()
         return np.where(one_cell | (duration <= 0), self.values[cell], np.clip(spread, lowest, highest))
@@ -132,8 +133,6 @@ class HourTable:
         return np.asarray(turns * areas[-1] + np.interp(at_s - turns * period, self.edges_s, areas))
 
     def _cell(self, at_s: Floats) -> npt.NDArray[np.intp]:
-        if self.span != "dates":
-            at_s = np.mod(at_s, self.edges_s[-1])
         found = np.searchsorted(self.edges_s, at_s, side="right") - 1
         return np.asarray(np.clip(found, 0, self.values.size - 1), dtype=np.intp)
 
