@@ -34,10 +34,10 @@ class Meter:
 
     Notes
     -----
-    NVIDIA's own readings are boxcars: they update every 100 ms on most boards, and on A100 and H100 average over
-    25 ms of these only (Yang, Adamek and Armour, Part-time Power Measurements, SC 2024): ``Meter(0.025, 0.1)``.
-    The sensor of the K20 behaves as a first-order low pass (Burtscher, Zecena and Zong, Measuring GPU Power with the
-    K20 Built-in Sensor, GPGPU-7, 2014).
+    NVIDIA's own readings are boxcars: they update every 100 ms on most boards, and on A100 and H100 average over a
+    quarter of that time only, ``Meter(0.025, 0.1)`` (Yang, Adamek and Armour, arXiv 2312.02741 and SC 2024); NVML
+    documents a mean over 1 s for other GPUs since Ampere. The sensor of the K20 behaves as a first-order low pass
+    (Burtscher, Zecena and Zong, Measuring GPU Power with the K20 Built-in Sensor, GPGPU-7, 2014).
     """
 
     window_s: float = 0.1
