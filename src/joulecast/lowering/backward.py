@@ -148,6 +148,8 @@ def _elementwise(c: Columns) -> list[Gradient]:
         rows = min(elements, _CHANNELS)
         sums = {"op": "sum", "rows": rows, "dim": math.ceil(elements / rows), "dtype": dtype}
         return [Gradient("row_reduction", sums, "weights")]
+    if op == "dropout":  # a product with the mask that was kept
+        return [one("mul", 2)]
     if op in ("add", "sub"):  # what was added was read elsewhere too: two gradients meet there
         return [one("add", 2)] if c["inputs"] > 1 else []
     if op in ("mul", "div") and c["inputs"] > 1:

@@ -58,6 +58,8 @@ def lower(workload: Workload, gpu: Gpu, execution: Execution) -> Lowered:
 
 def for_any_gpu(workload: Workload, execution: Execution) -> Lowered:
     """The part of `lower` that no GPU has a say in: its formats are still those of the workload."""
+    if execution.launch_mode != "eager" and workload.compiled is not None:
+        workload = workload.compiled
     spaced = {
         name: replace(table, columns={**table.columns, "order": np.asarray(table["order"]) * STEP})
         for name, table in _that_run(workload).items()

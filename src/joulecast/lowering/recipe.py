@@ -122,6 +122,8 @@ class Recipe:
         Rank of the matrices that LoRA adds beside the projections.
     lora_targets : tuple of str
         Ends of the layer paths that LoRA adds to.
+    dropout : bool, optional
+        Whether values are dropped after each block of a layer; by default where the model's family was trained so.
     channels_last : bool
         Whether the channels of a pixel lie together in memory.
     autotuned : bool
@@ -150,6 +152,7 @@ class Recipe:
     frozen_layers: int = 0
     lora_rank: int = 16
     lora_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    dropout: bool | None = None
     channels_last: bool = False
     autotuned: bool = False
 

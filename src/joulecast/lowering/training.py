@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from joulecast.bounds.dtypes import dtype
 from joulecast.errors import InputError
@@ -12,7 +12,7 @@ from joulecast.lowering.backward import Gradient, gradients
 from joulecast.lowering.held import Held, checkpointed, held, is_recomputed, siblings
 from joulecast.lowering.learning import Learning
 from joulecast.lowering.recipe import Recipe
-from joulecast.lowering.rows import Row, rows_of, whole
+from joulecast.lowering.rows import ATTENTION, Row, rows_of, whole
 from joulecast.lowering.update import casts, update
 from joulecast.workloads.table import Workload, WorkloadBuilder
 
@@ -48,7 +48,13 @@ class Step:
         return self.held.saved_bytes
 
 
-def training_step(forward: Workload, recipe: Recipe) -> Step:
+#: Families whose configurations drop values as they train (10 %, in their published configurations).
+DROPPING = frozenset(
+    {"albert", "bart", "bert", "distilbert", "electra", "gpt2", "mbart", "opt", "roberta", "t5", "xlm-roberta"}
+)
+
+
+def training_step(forward: Workload, recipe: Recipe, *, unfused: bool = False) -> Step:
     """The step that trains a model, from its forward pass.
 
     Parameters
@@ -57,6 +63,8 @@ def training_step(forward: Workload, recipe: Recipe) -> Step:
         One pass over a micro-batch (``forward``, or the ``prefill`` of a language model with all its logits), in the
         format of `Recipe.formats`.
     recipe : Recipe
+    unfused : bool
+        Whether attention runs as multiplies around a softmax, whose probabilities are then dropped in a launch.
 
     Returns
     -------
@@ -72,7 +80,9 @@ def training_step(forward: Workload, recipe: Recipe) -> Step:
         raise InputError(
             f"training takes one pass over a batch, {forward.name} has {names}: leave tokens to generate out"
         )
-    rows = autocast(rows_of(forward), recipe) if recipe.formats.mixed else rows_of(forward)
+    rows = list(_dropping(_without_cache(rows_of(forward)), recipe, forward, unfused))
+    if recipe.formats.mixed:
+        rows = autocast(rows, recipe)
     rows = [*rows, *_loss(rows, recipe)]
     learns = Learning(rows, recipe, forward)
     rows = learns.with_adapters()
@@ -98,6 +108,33 @@ def training_step(forward: Workload, recipe: Recipe) -> Step:
         unpriced=forward.unpriced,
     )
     return Step(built, forward.parameters, trained, added, held(rows, recipe, forward, learns))
+
+
+def _without_cache(rows: list[Row]) -> list[Row]:
+    """Without what keeps keys and values for later tokens."""
+    return [row for row in rows if not row.layer.endswith(".cache_append")]
+
+
+def _dropping(rows: list[Row], recipe: Recipe, forward: Workload, unfused: bool) -> Iterator[Row]:
+    """The forward pass with values dropped before each residual sum, and of probabilities where those are written."""
+    drops = recipe.dropout
+    if drops is None:
+        drops = forward.info.get("family") in DROPPING
+
+    def dropped(row: Row, elements: float, dtype_: str) -> Row:
+        columns = {"op": "dropout", "elements": elements, "inputs": 1.0, "dtype": dtype_}
+        return Row("elementwise", whole("elementwise", columns), f"{row.layer}.dropout", row.count, "none", row.order)
+
+    for row in rows:
+        c = row.columns
+        if drops and row.kind == "elementwise" and c["op"] == "add" and row.layer.endswith("_residual"):
+            yield dropped(row, c["elements"], c["dtype"])
+        yield row
+        if drops and unfused and row.kind in ATTENTION:
+            queries = c.get("query_len", c.get("seq_len"))
+            keys = c["kv_len"] if "kv_len" in c else c["past_len"] + c["query_len"]
+            scores = dropped(row, c["batch_size"] * c["num_heads"] * queries * keys, c["attn_dtype"])
+            yield replace(scores, shard=row.shard)
 
 
 def _loss(rows: list[Row], recipe: Recipe) -> list[Row]:

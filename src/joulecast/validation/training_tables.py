@@ -123,8 +123,8 @@ _ZEUS_GPUS = {
 }  # fmt: skip
 _ZEUS = {
     "resnet50": ("microsoft/resnet-50", 1281167, {"image_size": 224}),
-    ("bert_base_uncased", "squad"): ("bert-base-uncased", 88524, {"sequence_tokens": 384}),
-    ("bert_base_uncased", "sentiment140"): ("bert-base-uncased", 500000, {"sequence_tokens": 128}),
+    ("bert_base_uncased", "squad"): ("bert-base-uncased", 88524, {"sequence_tokens": 384, "attention": "eager"}),
+    ("bert_base_uncased", "sentiment140"): ("bert-base-uncased", 500000, {"sequence_tokens": 128, "attention": "eager"}),
 }
 
 
@@ -178,7 +178,7 @@ def deep_learning_examples(folder: Path) -> Iterator[TrainingRun]:
         precision = {"FP32": full, "TF32": "tf32"}.get(row["precision"], "amp_fp16")
         sizes: dict[str, Any] = {"channels_last": precision.startswith("amp"), "autotuned": True}
         if length:
-            sizes = {"sequence_tokens": int(length)}
+            sizes = {"sequence_tokens": int(length), "attention": "eager"}
         accumulated = max(int(float(row["gradient_accumulation_steps"] or 1)), 1)
         options: dict[str, Any] = {
             "micro_batch": int(row["microbatch_per_gpu_samples"]),

@@ -112,7 +112,9 @@ def train(
     count = recipe.accumulate if global_batch is None else micro_batches(global_batch, micro, layout)
     recipe = replace(recipe, accumulate=count)
     _check_layout(forward, layout, count)
-    step = training_step(_divided_along_sequence(_laid_out(forward, recipe), layout), recipe)
+    step = training_step(
+        _divided_along_sequence(_laid_out(forward, recipe), layout), recipe, unfused=attention == "eager"
+    )
     memory = training_memory(step, recipe, layout, count, described)
     if not ignore_memory:
         refuse_what_does_not_fit(forward.name, memory, recipe, layout, micro, described)
