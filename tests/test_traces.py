@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
@@ -696,3 +697,52 @@ def test_a_trace_of_rocm_is_read_with_other_names(data_dir: Path) -> None:
 def test_the_real_trace_of_a_cpu_says_what_it_lacks(data_dir: Path) -> None:
     with pytest.raises(InputError, match="15 operators on the CPU"):
         attribute(data_dir / "traces" / "pytorch_cpu_only.json.gz")
+
+
+# --- operators of a trace as a workload ------------------------------------------------------------------------------
+
+
+def test_operators_of_a_trace_are_a_workload_of_one_pass_a_step(training: Path) -> None:
+    found = jc.workload(training)
+    # two steps, each one product of 4096^3 (once, though recorded as linear and as mm within it) and one addition
+    assert found.passes[0].repeats == 2
+    assert found.flop("matmul") == 2 * 2 * 4096**3
+    assert found.tables["elementwise"]["elements"].tolist() == [2**22]
+    assert found.tables["gemm"]["count"].tolist() == [1]
+
+
+def test_a_compressed_trace_is_a_workload_too_and_what_runs_on_the_cpu_is_left_out(tmp_path: Path) -> None:
+    events = [*training_events(), op("aten::mm", 9_500, 100, [[512, 512], [512, 512]], ["float", "float"])]
+    found = jc.workload(written(tmp_path / "t.json.gz", trace(events)))
+    assert found.flop("matmul") == 2 * 2 * 4096**3
+
+
+def test_a_cpu_only_trace_with_shapes_is_priced_for_a_gpu(tmp_path: Path) -> None:
+    path = written(tmp_path / "c.json", trace([op("aten::mm", 0, 100, [[512, 512], [512, 512]], ["float"] * 2)]))
+    assert jc.predict(path, "a100").energy_j > 0
+
+
+def test_products_that_ran_in_tf32_are_priced_in_it(tmp_path: Path) -> None:
+    name = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_16x6_nn_align4>(P)"
+    events = [op("aten::mm", 0, 50, [[512, 512], [512, 512]], ["float"] * 2), launch(1, 1), kernel(name, 60, 10, 1)]
+    assert jc.workload(written(tmp_path / "t.json", trace(events))).tables["gemm"].words("dtype") == ["tf32"]
+
+
+def test_operators_that_can_t_be_priced_are_told_with_their_share_of_the_time(tmp_path: Path) -> None:
+    events = [*training_events(), op("mylib::op", 9_000, 90, [[2**20]], ["float"]), launch(9_001, 99),
+              kernel("my_kernel", 9_100, 1_400, 99)]  # fmt: skip
+    found = jc.workload(written(tmp_path / "t.json", trace(events)))
+    assert any("took 50 % of the measured kernel time" in note for note in found.notes)
+    # 4 MiB over two steps
+    assert found.unpriced["mylib::op"] == 2**20 * 4 / 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["bert-base-uncased", "--trace", "x.json"], ["--trace", "nowhere.json"]])
+def test_predict_takes_a_model_or_a_trace(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *arguments, "--gpu", "a100"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_options_that_a_trace_has_in_it_are_refused(training: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--trace", str(training), "--gpu", "a100", "--batch", "8"]) == 2
+    assert "a trace has its shapes and formats in it" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,11 +27,12 @@ def _option(flag: str, metavar: str, help: str) -> Any:
 
 
 def predict(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="A hub name, config.json, operation list or trace.", show_default=False),
-    ],
     gpu: Annotated[list[str], _option("--gpu", "NAME[,NAME...]", "GPU, or several side by side.")],
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A hub name, config.json, operation list or trace.", show_default=False),
+    ] = None,
+    trace: Annotated[str | None, _option("--trace", "FILE", "A profiler trace whose operators to price.")] = None,
     batch: Annotated[str | None, _option("--batch", "N", "Sequences or images at once [1].")] = None,
     prompt: Annotated[str | None, _option("--prompt", "N", "Prompt tokens a sequence.")] = None,
     generate: Annotated[str | None, _option("--generate", "N", "Tokens to generate a sequence.")] = None,
@@ -123,7 +125,7 @@ def predict(
         start=start,
     )  # fmt: skip
     over_time = timelines.asked(timeline, timeline_passes, timeline_phase, meter_ms)
-    workload, outcomes = _outcomes(source, names, points, _given(model), _given(run))
+    workload, outcomes = _outcomes(_source(source, trace), names, points, _given(model), _given(run))
 
     from joulecast.cli import operating_points, rows
     from joulecast.cli import page as pages
@@ -172,6 +174,20 @@ def _points(clocks: Sequence[float | None], limits: Sequence[float | None]) -> l
     if count > _MOST_POINTS:
         raise InputError(f"{count:,} clocks and limits are more than {_MOST_POINTS:,}: take larger steps")
     return [_given({"clock_mhz": clock, "power_limit_w": limit}) for limit in limits for clock in clocks]
+
+
+def _source(source: str | None, trace: str | None) -> str:
+    """What to price: the model, or the trace."""
+    if (source is None) == (trace is None):
+        raise InputError("give one of MODEL (a name or a file) and --trace FILE")
+    if trace is not None:
+        from joulecast.workloads.trace_stream import is_trace, opened
+
+        opened(Path(trace).expanduser())[0].close()
+        if not is_trace(Path(trace).expanduser()):
+            raise InputError(f"--trace takes a PyTorch profiler trace, which {shortened(Path(trace))} is not")
+        return trace
+    return str(source)
 
 
 def _outcomes(

@@ -151,7 +151,7 @@ def content_of_json(value: Any, name: str) -> str:
     """
     if isinstance(value, Mapping):
         if "traceEvents" in value:
-            raise InputError(f"{name} is a profiler (Chrome) trace: profiler traces aren't predicted from yet")
+            raise InputError(f"{name} is a profiler (Chrome) trace: give the path of its file")
         if "joulecast" in value or "operations" in value:
             return "oplist"
         if any(key in value for key in ("model_type", "architectures", "architecture")):
@@ -162,7 +162,7 @@ def content_of_json(value: Any, name: str) -> str:
         first = value[0]
         if isinstance(first, Mapping):
             if "ph" in first and "op" not in first:
-                raise InputError(f"{name} is a profiler (Chrome) trace: profiler traces aren't predicted from yet")
+                raise InputError(f"{name} is a profiler (Chrome) trace: give the path of its file")
             return "oplist"
         if isinstance(first, list) and len(first) == 2 and isinstance(first[0], Mapping) and isinstance(first[1], list):
             return "energaizer"

@@ -12,6 +12,7 @@ from joulecast.errors import InputError, shortened
 from joulecast.workloads.files import content_of, content_of_json, named, parse_json, read_bytes, text_of
 from joulecast.workloads.pytorch import is_module
 from joulecast.workloads.table import Workload
+from joulecast.workloads.trace_stream import is_trace
 
 if TYPE_CHECKING:
     from joulecast.workloads.request import Request
@@ -31,8 +32,8 @@ def open_workload(source: Any, request: Request | None = None, **options: Any) -
     ----------
     source : str, Path, mapping, list or Workload
         A model's name (``meta-llama/Llama-3.1-8B``); the path of a Hugging Face ``config.json`` (or its
-        folder), an operation list or an EnergAIzer trace, told apart by content; the same, parsed; or a
-        workload, which is passed through.
+        folder), an operation list, an EnergAIzer trace or a PyTorch profiler trace, told apart by content; the
+        same, parsed; or a workload, which is passed through.
     request : Request, optional
         What is asked of a model; otherwise made of `options` (``batch=8, prompt_tokens=2048``).
         Operation lists and traces have their shapes in them and take none, except that a trace can be
@@ -92,6 +93,11 @@ def _from_file(path: Path, request: Request | None, options: Mapping[str, Any]) 
     from joulecast.workloads.oplist import workload_of_csv, workload_of_parquet
 
     name = named(path)
+    if is_trace(path):
+        from joulecast.workloads.trace_workload import workload_of_trace
+
+        _refuse_options("a trace", _given(request, options))
+        return workload_of_trace(path)
     data = read_bytes(path)
     content = content_of(data, name)
     if content == "json":

@@ -216,6 +216,30 @@ class _Reader:
         return self._decoder.decode(b"".join(pieces)) if pieces else None
 
 
+#: Of a file's beginning, how much is looked at to tell a trace: what stands before its events fits in it. [B]
+_HEAD_BYTES = 1 << 18
+
+
+def is_trace(path: str | Path) -> bool:
+    """Whether a file begins as a Chrome trace, plain or gzip; False where it can't be read."""
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe would be waited for
+            return False
+        with Path(path).open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except (OSError, ValueError):
+        return False
+    if head.startswith(GZIP_MAGIC):
+        try:
+            head = zlib.decompressobj(31).decompress(head, _HEAD_BYTES)
+        except zlib.error:
+            return False
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] == b"{":
+        return b'"traceEvents"' in text
+    return re.match(rb"\[\s*\{", text) is not None and re.search(rb'"ph"\s*:\s*"[A-Za-z]"', text[:4096]) is not None
+
+
 def opened(path: Path) -> tuple[IO[bytes], int]:
     """A regular file opened for reading, and its size. [B]
 
