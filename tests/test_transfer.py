@@ -285,7 +285,7 @@ def powered(monkeypatch):
 
 def _energies(gpu, factor=1.0, rows=10_000):
     start = transfer.default_power(gpu)
-    tensor = {name: pj * factor for name, pj in start.tensor_pj.items()}
+    tensor = {name: pj * factor for name, pj in start.tensor_pj.items() if name in gpu.tensor_tflops}
     return replace(start, tensor_pj=tensor, provenance="fitted", rows=rows)
 
 
@@ -293,7 +293,7 @@ def test_sms_of_one_more_of_the_same_chip_take_as_much_each(powered):
     powered(B200_SXM_180GB=replace(_energies(B200), active_w=296.0))
     found = transfer.power_coefficients(load_gpu("GB200-186GB"))
     assert found.active_w == pytest.approx(296.0 * (152 * 2010) / (148 * 1855))
-    assert found.tensor_pj == pytest.approx(transfer.default_power(B200).tensor_pj)
+    assert found.tensor_pj["bf16"] == pytest.approx(transfer.default_power(B200).tensor_pj["bf16"])
 
 
 def test_a_what_if_of_sms_and_clock_takes_power_as_a_gpu_that_has_them(powered):
@@ -344,3 +344,10 @@ def test_launches_of_products_go_with_the_clock_and_those_of_decoding_do_not(cal
     assert found == pytest.approx(4.0 * A100.clock_max_mhz / L40S.clock_max_mhz)
     calibrated(family="generation_attention", **{"A100-SXM-80GB": one})
     assert transfer.time_coefficients(L40S, "generation_attention", *BF16).fixed_us == 4.0
+
+
+def test_arithmetic_that_no_relative_has_takes_energy_too(powered):
+    powered(H200_SXM_141GB=_energies(H200, 0.5))
+    found, plain = transfer.power_coefficients(B200).tensor_pj, transfer.default_power(B200).tensor_pj
+    assert "fp4" not in _energies(H200).tensor_pj
+    assert found["fp4"] == pytest.approx(plain["fp4"] * found["bf16"] / plain["bf16"], rel=0.01)

@@ -261,8 +261,8 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
         idle_w=idle_w,
         clocked_w=clocked_w,
         active_w=_log_mean(weights, [one.active_w for one in found]),
-        tensor_pj=_mean_by_math(weights, [one.tensor_pj for one in found]),
-        cuda_pj=_mean_by_math(weights, [one.cuda_pj for one in found]),
+        tensor_pj=_mean_by_math(weights, [one.tensor_pj for one in found], default_power(gpu).tensor_pj),
+        cuda_pj=_mean_by_math(weights, [one.cuda_pj for one in found], default_power(gpu).cuda_pj),
         sfu_pj=_log_mean(weights, [one.sfu_pj for one in found]),
         shared_pj=_log_mean(weights, [one.shared_pj for one in found]),
         l2_pj=_log_mean(weights, [one.l2_pj for one in found]),
@@ -314,13 +314,17 @@ def _as_changed(power: PowerCoefficients, gpu: Gpu) -> PowerCoefficients:
     return replace(power, idle_w=power.idle_w * idle, clocked_w=power.clocked_w * idle, active_w=power.active_w * drive)
 
 
-def _mean_by_math(weights: Floats, tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means of each arithmetic over the relatives that have it."""
+def _mean_by_math(
+    weights: Floats, tables: Sequence[Mapping[str, float]], start: Mapping[str, float]
+) -> dict[str, float]:
+    """Means of each arithmetic over the relatives that have it; what none has lies as far from `start` as the rest."""
     out = {}
     for name in dict.fromkeys(name for table in tables for name in table):
         has = [place for place, table in enumerate(tables) if name in table]
         out[name] = _log_mean(weights[has] / weights[has].sum(), [tables[place][name] for place in has])
-    return out
+    moved = [math.log(pj / start[name]) for name, pj in out.items() if name in start]
+    factor = math.exp(sum(moved) / len(moved)) if moved else 1.0
+    return {**{name: pj * factor for name, pj in start.items() if name not in out}, **out}
 
 
 def _log_mean(weights: Floats, values: Sequence[float]) -> float:
