@@ -319,9 +319,10 @@ def test_points_are_numbered_and_never_listed():
     assert len(spans(MOST_POINTS)) == -(-MOST_POINTS // 8192)
 
 
-@given(st.integers(1, 3_000_000))
-def test_chunks_cover_all_points_once_and_are_bounded(points):
-    found = spans(points)
+@given(st.integers(1, 3_000_000), st.integers(1, 20_000))
+def test_chunks_cover_all_points_once_and_are_bounded(points, unit):
+    found = spans(points, unit)
+    assert unit > 8192 or all(start % unit == 0 for start, _ in found)
     assert found[0][0] == 0
     assert found[-1][1] == points
     assert all(a[1] == b[0] for a, b in itertools.pairwise(found))
@@ -409,6 +410,10 @@ class Counting:
     @property
     def words(self):
         return {"bound_by": BOUND_WORDS}
+
+    @property
+    def unit(self):
+        return 1
 
     def evaluate(self, start, stop):
         if start <= self.ends_at < stop and not (self.folder / "ended").exists():

@@ -39,7 +39,7 @@ def test_driver_and_worker_may_die_and_the_result_is_the_same(tmp_path):
     killed = on_ray(work, result, "driver")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     kept = {path: path.stat().st_mtime_ns for path in work.glob("chunk-*.npz")}
-    chunks = len(spans(len(evaluator.space)))
+    chunks = len(spans(len(evaluator.space), evaluator.unit))
     assert 3 <= len(kept) <= chunks
     if len(kept) == chunks:  # a fast machine finished before it was killed: leave the worker something to do
         last = max(kept)

@@ -57,6 +57,10 @@ class Evaluator(Protocol):
     def words(self) -> Mapping[str, Sequence[str]]:
         """Columns that hold codes, with what these mean."""
 
+    @property
+    def unit(self) -> int:
+        """How many points that follow one another are best evaluated together."""
+
     def evaluate(self, start: int, stop: int) -> Chunk:
         """Figures of the points from `start` to before `stop`."""
 

@@ -50,6 +50,9 @@ _SETTLED = (
 #: Workloads that are opened, lowered and priced together.
 _TOGETHER = 32
 
+#: Points that a unit of a sweep has at most.
+_UNIT = 4096
+
 #: Operations of lowered workloads that are remembered, for the next GPU.
 _ROWS_KEPT = 300_000
 
@@ -110,6 +113,13 @@ class InferenceEvaluator:
     def words(self) -> Mapping[str, Sequence[str]]:
         """Columns that hold codes, with what these mean."""
         return {"bound_by": BOUND_WORDS, "provenance": PROVENANCES, "power_provenance": PROVENANCES}
+
+    @property
+    def unit(self) -> int:
+        """Points that are priced together: all workloads of a GPU, else as many as are lowered together, else one."""
+        clocks = math.prod(len(self.space.axis(name).values) for name in RUN[1:])
+        workloads = math.prod(len(self.space.axis(name).values) for name in self.asked)
+        return next((one for one in (workloads * clocks, _TOGETHER * clocks) if one <= _UNIT), clocks)
 
     @property
     def figures(self) -> tuple[str, ...]:

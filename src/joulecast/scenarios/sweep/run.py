@@ -43,9 +43,11 @@ def checked_workers(workers: Any, on: str) -> None:
         raise InputError(f"workers must be a whole number from 1 to {_MOST_WORKERS}, got {shortened(workers)!r}")
 
 
-def spans(points: int) -> list[Span]:
-    """First and end of each chunk: the same for the same number of points."""
+def spans(points: int, unit: int = 1) -> list[Span]:
+    """First and end of each chunk, always the same; each of whole `unit` of points, where that is not too many."""
     size = min(max(-(-points // _CHUNKS), _LEAST), _MOST)
+    if unit <= _MOST:
+        size = min(-(-size // unit), _MOST // unit) * unit
     return [(start, min(start + size, points)) for start in range(0, points, size)]
 
 
@@ -70,7 +72,7 @@ def run(
     ------
     Chunk
     """
-    todo = spans(len(evaluator.space))
+    todo = spans(len(evaluator.space), evaluator.unit)
     if on == "ray":
         from joulecast.scenarios.sweep.on_ray import ray_chunks
 
