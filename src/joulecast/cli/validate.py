@@ -13,7 +13,7 @@ from joulecast.cli import options
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.cli.progress import bar
 from joulecast.errors import InputError, shortened
-from joulecast.reports import accuracy, files
+from joulecast.reports import accuracy, figures, files, whole_runs
 from joulecast.reports.tables import Block, Facts, Heading, Table
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ def validate(
         typer.Option("--data", metavar="PATH", help="Folder of measured tables, or one table.", **_OPTION),
     ] = None,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="PART", help="kernels or passes alone.", **_OPTION)
+        str | None,
+        typer.Option(
+            "--only", metavar="PART", help="One part: kernels, passes, generations, engines, pipelines.", **_OPTION
+        ),
     ] = None,
     kind: Annotated[
         list[str] | None, typer.Option("--kind", metavar="OP", help="Only these operations.", **_OPTION)
@@ -54,6 +57,9 @@ def validate(
     jobs: Annotated[
         str | None, typer.Option("--jobs", metavar="N", help="Processes side by side (2).", **_OPTION)
     ] = None,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Score passes again without each of their mechanisms.")
+    ] = False,
     write: Annotated[
         Path | None,
         typer.Option("--write", metavar="FILE", help="Write a page with plots: FILE.md and FILE/*.svg.", **_OPTION),
@@ -84,7 +90,14 @@ def validate(
     numbers = {"sample": sample, "train_rows": train_rows, "jobs": jobs}
     asked = _asked(only, kind, gpu, protocol, numbers)
     if data is None:
-        scored = {"write": write, "update_baseline": update_baseline, "only": only, "kind": kind, "gpu": gpu}
+        scored = {
+            "ablation": ablation,
+            "write": write,
+            "update_baseline": update_baseline,
+            "only": only,
+            "kind": kind,
+            "gpu": gpu,
+        }
         for name, value in {**scored, "protocol": protocol, **numbers}.items():
             if value:
                 raise InputError(f"--{name.replace('_', '-')} needs measurements to score: give --data PATH")
@@ -96,7 +109,7 @@ def validate(
     from joulecast.validation.run import validate as run
 
     with bar() as tell:
-        found = run(data, tell=tell, **asked)
+        found = run(data, tell=tell, ablate=ablation, **asked)
     new = stored_results.flat(found.document)
     compared = stored_results.compare(new, stored["errors"] if stored else {})
     if write is not None:
@@ -137,8 +150,8 @@ def _asked(
         for name in asked["kinds"]:
             if name not in KINDS:
                 raise UnknownNameError("operation", name, KINDS)
-        if asked["only"] == "passes":
-            raise InputError("--kind picks kernels, and --only passes leaves them out: give one")
+        if asked["only"] not in (None, "kernels"):
+            raise InputError(f"--kind picks kernels, and --only {asked['only']} leaves them out: give one")
     if gpus:
         asked["gpus"] = [resolve(name)[0].name for name in options.names("--gpu", gpus)]
     if protocols:
@@ -161,13 +174,14 @@ def _page(document: Mapping[str, Any], compared: Comparison) -> list[Block]:
             blocks += [Heading(f"kernels: {title.lower()}"), _kernels(found)]
     if document.get("passes"):
         blocks += [Heading("whole passes: model left out"), _passes(document["passes"])]
+    blocks += whole_runs.blocks(document)
     blocks.append(_verdict(compared))
     blocks += _changes("got worse", compared.worse, "red") + _changes("got better", compared.better, "green")
     return blocks
 
 
 def _kernels(found: list[Mapping[str, Any]]) -> Table:
-    percent, whole_percent = accuracy.percent, accuracy.whole_percent
+    percent, whole_percent = figures.percent, figures.whole_percent
     rows = tuple(
         (
             row["title"],
@@ -185,7 +199,7 @@ def _kernels(found: list[Mapping[str, Any]]) -> Table:
 
 
 def _passes(passes: Mapping[str, Any]) -> Table:
-    percent = accuracy.percent
+    percent = figures.percent
     rows = [
         (
             row["dataset"],
@@ -194,6 +208,15 @@ def _passes(passes: Mapping[str, Any]) -> Table:
         )
         for row in passes["datasets"]
     ]
+    for kind, words in (("host_bound", "bound by the host"), ("host_bound_steady", "bound by a steady host")):
+        rows += [
+            (
+                f"{row['dataset']}, {words}",
+                str(row["time"]["rows"]),
+                *(percent(row[what]["mean"]) for what in ("time", "power", "energy")),
+            )
+            for row in passes.get(kind, ())
+        ]
     throttled = passes["throttled"]
     if throttled["clock"]["rows"]:
         rows.append(
@@ -217,7 +240,7 @@ def _changes(title: str, changes: tuple[Change, ...], style: str) -> list[Block]
     if not changes:
         return []
     shown = changes[:MOST_CHANGES]
-    rows = tuple((one.key, accuracy.percent(one.before), accuracy.percent(one.after)) for one in shown)
+    rows = tuple((one.key, figures.percent(one.before), figures.percent(one.after)) for one in shown)
     blocks: list[Block] = [Table((title, "was", "is"), rows, "lrr", (style,) * len(rows), elastic=0)]
     if len(changes) > len(shown):
         blocks.append(Facts((("", (f"{len(changes) - len(shown)} more: --json gives all",)),), "dim", 0))
@@ -225,15 +248,17 @@ def _changes(title: str, changes: tuple[Change, ...], style: str) -> list[Block]
 
 
 def _rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row of the CSV for each of the finest groups of kernels, then each set of whole passes."""
-    quantities = ("time", "power_a", "power_ab", "power", "energy")
+    """One row of the CSV for each of the finest groups of kernels, each set of passes and runs, and each ablation."""
+    quantities = ("time", "throughput", "power_a", "power_ab", "power", "energy")
 
     def spread(row: Mapping[str, Any]) -> dict[str, Any]:
         words = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
         figures = {f"{name}_{key}": value for name in quantities if name in row for key, value in row[name].items()}
         return {**words, **figures}
 
-    return [spread(row) for row in (*document.get("detail", ()), *(document.get("passes") or {}).get("datasets", ()))]
+    passes = (document.get("passes") or {}).get("datasets", ())
+    runs = [{"part": name, **row} for name, tables in (document.get("runs") or {}).items() for row in tables["groups"]]
+    return [spread(row) for row in (*document.get("detail", ()), *passes, *runs, *document.get("ablation", ()))]
 
 
 def _show_stored(stored: Mapping[str, Any] | None, form: str, output: Path | None) -> None:
@@ -241,7 +266,7 @@ def _show_stored(stored: Mapping[str, Any] | None, form: str, output: Path | Non
         raise InputError("there are no stored results yet: give measurements with --data PATH")
     rows = [{"what": key, **values} for key, values in stored["errors"].items()]
     cells = tuple(
-        (row["what"], f"{row['rows']:,}", accuracy.percent(row["mean"]), accuracy.whole_percent(row.get("coverage")))
+        (row["what"], f"{row['rows']:,}", figures.percent(row["mean"]), figures.whole_percent(row.get("coverage")))
         for row in rows
     )
     page: list[Block] = [

@@ -63,6 +63,15 @@ def flat(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     for row in passes.get("datasets", ()):
         for quantity in ("time", "power", "energy", "held_time", "held_power", "held_energy"):
             _keep(out, f"passes/{row['dataset']}/{quantity}", row.get(quantity))
+    for kind in ("host_bound", "host_bound_steady"):
+        for row in passes.get(kind, ()):
+            for quantity in ("time", "power", "energy"):
+                _keep(out, f"passes/{row['dataset']}/{kind}/{quantity}", row.get(quantity))
+    for name, tables in (document.get("runs") or {}).items():
+        for row in (*tables["groups"], *tables["total"]):
+            for quantity in ("time", "throughput", "power", "energy"):
+                group = row["group"] if "left_out" not in row else f"{row['group']}/{row['left_out']} left out"
+                _keep(out, f"{name}/{group}/{quantity}", row.get(quantity))
     throttled = passes.get("throttled") or {}
     for quantity in ("clock", "time", "power", "energy"):
         _keep(out, f"passes/throttled/{quantity}", throttled.get(quantity))

@@ -47,6 +47,8 @@ class ScoredPass:
         [s, W, MHz]
     host_bound : bool
         Whether starting its kernels takes the host nearly as long as the pass was predicted to take.
+    slow_host : bool
+        Whether other measured runs of the model show that its host was slow (`slow_hosts`).
     """
 
     run: MeasuredPass
@@ -57,6 +59,7 @@ class ScoredPass:
     power_w: float
     clock_mhz: float
     host_bound: bool
+    slow_host: bool = False
 
     @property
     def throttled(self) -> bool:
@@ -93,6 +96,7 @@ def score_passes(
     for name, runs in by_gpu.items():
         gpu = load_gpu(name)
         tell(f"{name} whole passes", done / total)
+        slow = slow_hosts(runs)
         table = tabulate(runs, default_power(gpu), mechanisms)
         errors = leave_model_out(runs, table)
         lowered: dict[int, Lowered] = {}
@@ -114,10 +118,35 @@ def score_passes(
                         power_w=settled.energy_j / settled.time_s,
                         clock_mhz=settled.clock_mhz,
                         host_bound=settled.host_s > HOST_BOUND_SHARE * settled.time_s,
+                        slow_host=bool(slow[i]),
                     )
                 )
                 done += 1
     return out
+
+
+#: How much slower a run must be than physics allows beside another one, for its host to count as slow.
+_SLOW = 1.08
+
+
+def slow_hosts(runs: Sequence[MeasuredPass]) -> npt.NDArray[np.bool_]:
+    """Runs of one GPU that other measured runs contradict: nothing but a slow host makes them so slow.
+
+    A pass over as many tokens or more, of the same model, ran so fast that this one should have been faster even if its
+    time fell in full proportion to the clock. From measurements alone: no prediction has a say in it.
+    """
+    time_s = np.array([run.time_s for run in runs])
+    clock = np.array([run.clock_mhz for run in runs])
+    work = np.array([_tokens(run) for run in runs])
+    model = np.array([f"{run.model} {run.workload.info.get('dtype')}" for run in runs])
+    allowed = time_s[None, :] * np.maximum(clock[None, :] / clock[:, None], 1.0)
+    comparable = (model[:, None] == model[None, :]) & (work[None, :] >= work[:, None])
+    return np.asarray(((time_s[:, None] > _SLOW * allowed) & comparable).any(axis=1))
+
+
+def _tokens(run: MeasuredPass) -> float:
+    info = run.workload.info
+    return float(info.get("batch") or 1) * float(info.get("prompt_tokens") or 1)
 
 
 #: Columns that a table of whole passes has.

@@ -14,12 +14,13 @@ from joulecast.validation.kernels import TRAIN_ROWS, score_kernels
 from joulecast.validation.passes import ScoredPass, score_passes
 from joulecast.validation.read import check_path, holds_kernels, holds_passes, read_batches
 from joulecast.validation.summary import SCHEMA, kernel_tables, pass_tables, plot_tables, repeats
+from joulecast.validation.whole import RUNS, ablation, score_runs
 
 if TYPE_CHECKING:
     import polars as pl
 
 #: What may be scored alone.
-PARTS = ("kernels", "passes")
+PARTS = ("kernels", "passes", *RUNS)
 
 #: Rows of each batch that are scored unless asked otherwise.
 SAMPLE = 4000
@@ -36,7 +37,7 @@ class Validation:
     ----------
     document : dict
         Plain tables: ``settings``, ``gpus``, ``headline``, ``by_gpu``, ``by_engine``, ``by_size``,
-        ``detail``, ``repeats``, ``passes``.
+        ``detail``, ``repeats``, ``passes``, ``runs``, ``ablation``.
     plots : dict
         Binned statistics to draw (`joulecast.validation.summary.plot_tables`).
     """
@@ -56,6 +57,7 @@ def validate(
     train_rows: int = TRAIN_ROWS,
     seed: int = 0,
     jobs: int = 1,
+    ablate: bool = False,
     tell: Callable[[str, float], None] = lambda *_: None,
 ) -> Validation:
     """Score predictions against the measurements at `path`.
@@ -63,7 +65,7 @@ def validate(
     Parameters
     ----------
     path : Path
-        The data folder, a folder of tables, a table of kernels, or a folder of whole passes.
+        The data folder, a folder of tables, a table of kernels, or a folder of whole passes or runs.
     protocols : sequence of str
         Some of `joulecast.validation.kernels.PROTOCOLS`.
     only : str, optional
@@ -77,6 +79,8 @@ def validate(
     seed : int
     jobs : int
         Processes that work side by side.
+    ablate : bool
+        Whether whole passes are scored again without each of their mechanisms.
     tell : callable
         Gets what is being done, and the share of all of it that is done.
 
@@ -91,7 +95,7 @@ def validate(
     """
     check_path(path)
     with _one_thread():
-        return _validated(path, protocols, only, kinds, gpus, sample, train_rows, seed, jobs, tell)
+        return _validated(path, protocols, only, kinds, gpus, sample, train_rows, seed, jobs, ablate, tell)
 
 
 @contextmanager
@@ -116,19 +120,22 @@ def _validated(
     train_rows: int,
     seed: int,
     jobs: int,
+    ablate: bool,
     tell: Callable[[str, float], None],
 ) -> Validation:
     from importlib.metadata import version
 
-    with_kernels = only != "passes" and holds_kernels(path)
-    folder = None if only == "kernels" or kinds is not None else holds_passes(path)
+    with_kernels = only in (None, "kernels") and holds_kernels(path)
+    wanted = () if kinds is not None else (*PARTS[1:],) if only is None else (only,)
+    folder = holds_passes(path) if "passes" in wanted else None
+    those = tuple(gpus) if gpus is not None else None
     rows: pl.DataFrame | None = None
     repeated: list[dict[str, Any]] = []
     if with_kernels:
         tell("reading tables", 0.0)
         most = max(ROWS_TO_FIT, sample, train_rows)
         batches = list(read_batches(path, kinds=None, gpus=None, most_rows=most, seed=seed))
-        end = 0.95 if folder is not None else 1.0
+        end = 0.9 if wanted else 1.0
 
         def part(what: str, share: float) -> None:
             tell(what, share * end)
@@ -153,13 +160,9 @@ def _validated(
         )
     passes: list[ScoredPass] = []
     if folder is not None:
-        start = 0.95 if with_kernels else 0.0
-
-        def rest(what: str, share: float) -> None:
-            tell(what, start + (1 - start) * share)
-
-        passes = score_passes(folder, tuple(gpus) if gpus is not None else None, rest)
-    if (rows is None or not rows.height) and not passes:
+        passes = score_passes(folder, those, _span(tell, 0.9 if with_kernels else 0.0, 0.93 if with_kernels else 0.3))
+    runs = score_runs(path, [name for name in RUNS if name in wanted], those, _span(tell, 0.93, 0.98))
+    if (rows is None or not rows.height) and not passes and not runs:
         raise InputError(f"nothing to score in {shortened(path)}: it has none of what was asked for")
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -169,6 +172,15 @@ def _validated(
     }
     if passes:
         document["passes"] = pass_tables(passes)
+    if runs:
+        document["runs"] = runs
+    if ablate and folder is not None:
+        document["ablation"] = ablation(folder, those, _span(tell, 0.98, 1.0))
     drawn = plot_tables(rows) if rows is not None else {}
     tell("done", 1.0)
     return Validation(document, drawn)
+
+
+def _span(tell: Callable[[str, float], None], start: float, end: float) -> Callable[[str, float], None]:
+    """Tells a part's share as that of the whole, of which the part is from `start` to `end`."""
+    return lambda what, share: tell(what, start + (end - start) * share)

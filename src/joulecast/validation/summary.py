@@ -268,7 +268,8 @@ def pass_tables(scored: Sequence[ScoredPass]) -> dict[str, Any]:
     dict
         ``datasets`` and ``models``: errors of time, power and energy predicted for the clock asked for under the
         board's power limit, the same at the clock that each run had (``held_``), and against the published columns
-        (``raw_``); ``throttled``: error of the settled clock; ``host_bound``; ``worst``: runs with the largest
+        (``raw_``); ``throttled``: error of the settled clock; ``host_bound``, and those of them
+        whose host was not slow (``host_bound_steady``); ``worst``: runs with the largest
         errors of energy, by label, errors only.
     """
     datasets = list(dict.fromkeys(one.dataset for one in scored))
@@ -289,6 +290,11 @@ def pass_tables(scored: Sequence[ScoredPass]) -> dict[str, Any]:
             {"dataset": name, **pass_figures(few)}
             for name in datasets
             if (few := [one for one in scored if one.dataset == name and one.host_bound])
+        ],
+        "host_bound_steady": [
+            {"dataset": name, **pass_figures(few)}
+            for name in datasets
+            if (few := [one for one in scored if one.dataset == name and one.host_bound and not one.slow_host])
         ],
         "throttled": _throttled(scored),
         "worst": [
