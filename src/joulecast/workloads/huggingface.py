@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from joulecast.errors import InputError, shortened
+from joulecast.errors import InputError, MissingExtraError, shortened
 from joulecast.workloads.config import Config
 from joulecast.workloads.files import named, parse_json, read_bytes
 from joulecast.workloads.models import builder, model_types
@@ -64,7 +64,7 @@ def from_config(config: Mapping[str, Any], request: Request | None = None, name:
     called = name or (given if isinstance(given, str) and given else model_type)
     build = builder(model_type)
     if build is None:
-        _refuse_type(model_type, called)
+        return _through_transformers(config, asked, model_type, called)
     checked = Config(config, called)
     workload = build(checked, asked)
     if asked.image_size is not None and "image_size" not in workload.info:
@@ -116,11 +116,21 @@ def _stored_otherwise(config: Config, asked: Request) -> tuple[str, ...]:
     return (f"the checkpoint's weights are quantised ({method or 'method not told'}): {way} prices them so",)
 
 
-def _refuse_type(model_type: str, name: str) -> NoReturn:
+def _through_transformers(config: Mapping[str, Any], asked: Request, model_type: str, called: str) -> Workload:
+    """The model by the classes of transformers; where that is not installed, what is read without it is told."""
+    from joulecast.workloads.transformers_models import from_transformers
+
+    try:
+        return from_transformers(config, asked, called)
+    except MissingExtraError as error:
+        _refuse_type(model_type, called, f"; any other that transformers has: {error}")
+
+
+def _refuse_type(model_type: str, name: str, more: str = "") -> NoReturn:
     known = model_types()
     near = difflib.get_close_matches(model_type.lower(), known, n=2, cutoff=0.6)
     hint = f"nearest: {' or '.join(near)}; " if near else ""
     whose = "" if name == model_type else f" of {shortened(name, 60)}"
     raise InputError(
-        f"model type {shortened(model_type, 40)!r}{whose} is not supported; {hint}supported: {', '.join(known)}"
+        f"model type {shortened(model_type, 40)!r}{whose} is not supported; {hint}supported: {', '.join(known)}{more}"
     )

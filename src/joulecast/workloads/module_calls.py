@@ -52,12 +52,14 @@ def module_calls(info: Mapping[str, Any]) -> float:
     Parameters
     ----------
     info : mapping
-        Of the workload: ``family`` and ``num_layers``.
+        Of the workload: ``module_calls``, or ``family`` and ``num_layers``.
 
     Returns
     -------
     float
-        0 for families that were not counted.
+        ``module_calls`` where the source counted them; else by family, 0 for those that were not counted.
     """
+    if "module_calls" in info:
+        return float(info["module_calls"])
     layer, once = _CALLS.get(str(info.get("family", "")), (0.0, 0.0))
     return layer * float(info.get("num_layers") or 0) + once

@@ -8,6 +8,7 @@ from typing import Any
 from joulecast.workloads.pytorch_costs import Row
 from joulecast.workloads.pytorch_masks import Seen, seen_through
 from joulecast.workloads.pytorch_recorder import Event
+from joulecast.workloads.pytorch_shapes import attention_gradient
 
 _SOFTMAX = frozenset({"_softmax", "_safe_softmax", "softmax"})
 _PRODUCTS = frozenset({"bmm", "baddbmm"})
@@ -206,9 +207,8 @@ def _backward(flow: Flow, place: int) -> None:
         for reader in flow.readers.get(value, [])
         if events[reader].op in _PRODUCTS and events[reader].phase == "backward"
     ]
-    kind, columns = forward.rows[0]
     first = events[before[-1]]
-    first.rows = [(kind, {**columns, "count": 2.5})]
+    first.rows = attention_gradient(forward.rows)
     for index in {*before[:-1], place, *_onward(flow, place), *after, *values} - {before[-1]}:
         if events[index].phase == "backward":
             events[index].rows = []

@@ -28,7 +28,7 @@ def counts_of(events: Sequence[Event]) -> npt.NDArray[np.float64]:
 
 def workload_of(
     events: Sequence[Event],
-    counts: npt.NDArray[np.float64],
+    counts: Sequence[float] | npt.NDArray[np.float64],
     recorder: Recorder,
     *,
     name: str,
@@ -55,7 +55,7 @@ def workload_of(
     """
     merged: dict[str, dict[Any, list[Any]]] = {}
     unpriced: dict[str, float] = {}
-    for event, count in zip(events, counts.tolist(), strict=True):
+    for event, count in zip(events, map(float, counts), strict=True):
         if event.unpriced_bytes:
             unpriced[event.op] = unpriced.get(event.op, 0.0) + count * event.unpriced_bytes
         rows = merged.setdefault(event.phase, {})
@@ -83,7 +83,7 @@ def workload_of(
     )
 
 
-def peak_bytes(events: Sequence[Event], counts: npt.NDArray[np.float64], recorder: Recorder) -> float:
+def peak_bytes(events: Sequence[Event], counts: Sequence[float] | npt.NDArray[np.float64], recorder: Recorder) -> float:
     """Most bytes of results that are alive at once, each from its making to its last reading. [B]
 
     Results of repeated layers that are read in a backward pass are alive as often as the layer is repeated.

@@ -31,8 +31,7 @@ def forward(call: Call) -> list[Row]:
 def backward(call: Call) -> list[Row]:
     """Gradients of input, filters and bias, those that are asked for.
 
-    Each does the arithmetic of the forward convolution and moves the same three tensors; that of the input with
-    channels in and out exchanged.
+    The first two do the arithmetic of the forward convolution and move the same three tensors.
     """
     grad, x, weight = call.args[:3]
     stride, padding, dilation, transposed = call.args[4:8]
@@ -40,25 +39,16 @@ def backward(call: Call) -> list[Row]:
     if not grad.numel():
         return []
     forward_row = _row(x, weight, grad, stride, padding, dilation, bool(transposed), groups)
-    rows: list[Row] = []
-    if wanted[0]:
-        rows.append(_exchanged(forward_row))
-    if wanted[1]:
-        rows.append(forward_row)
+    rows: list[Row] = [
+        (kind, dict(forward_row[1]))
+        for kind, asked in zip(("conv2d_data_gradient", "conv2d_weight_gradient"), wanted, strict=False)
+        if asked
+    ]
     if wanted[2]:
         channels = grad.shape[1] if grad.dim() > 1 else 1
         size = max(grad.numel() // max(channels, 1), 1)
         rows.append(("row_reduction", {"op": "sum", "rows": channels, "dim": size, "dtype": fmt(grad)}))
     return rows
-
-
-def _exchanged(row: Row) -> Row:
-    """The gradient of the input where the filter steps by one; a wider step keeps the forward's shape."""
-    columns = dict(row[1])
-    if columns["stride"] != 1:
-        return row
-    columns["in_channels"], columns["out_channels"] = columns["out_channels"], columns["in_channels"]
-    return (row[0], columns)
 
 
 def _row(

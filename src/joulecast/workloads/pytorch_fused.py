@@ -9,7 +9,7 @@ from torch import Tensor
 from joulecast.workloads import pytorch_rules as rules
 from joulecast.workloads.pytorch_costs import Row
 from joulecast.workloads.pytorch_rules import Call, Handler
-from joulecast.workloads.pytorch_shapes import attention, elementwise, matmul_fmt, tensors_in
+from joulecast.workloads.pytorch_shapes import attention, attention_gradient, elementwise, matmul_fmt, tensors_in
 
 
 def attention_by(query: int, key: int, causal: Callable[[Call], bool], heads_last: bool = False) -> Handler:
@@ -34,7 +34,7 @@ def attention_backward(causal: Callable[[Call], bool]) -> Handler:
 
     def rows(call: Call) -> list[Row]:
         q, k, v = call.args[1:4]
-        return attention(q, k, v, causal=causal(call), count=2.5)
+        return attention_gradient(attention(q, k, v, causal=causal(call)))
 
     return rows
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from joulecast.workloads.pytorch_costs import Row
 from joulecast.workloads.pytorch_masks import seen_through
 from joulecast.workloads.pytorch_recorder import Recorder
-from joulecast.workloads.pytorch_shapes import attention, elementwise, fmt, matmul_fmt, tensors_in
+from joulecast.workloads.pytorch_shapes import attention, attention_gradient, fmt, matmul_fmt, tensors_in
 from joulecast.workloads.pytorch_values import has_no_data
 
 
@@ -92,6 +92,8 @@ class Macros(TorchFunctionMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if self.autocast is not None and (func in _LOWER or func in _HIGHER):
             args, kwargs = self._autocast(func, args, kwargs)
+        if func is torch.Tensor.tolist and has_no_data(args[0]):
+            return self._listed(args[0])
         whole = _WHOLE.get(func)
         if whole is not None and not self.recorder.suspended:
             found = whole(self, args, kwargs)
@@ -99,6 +101,15 @@ class Macros(TorchFunctionMode):  # type: ignore[misc]
                 macro, tensors = found
                 return _Whole.apply(self.recorder, macro, *tensors)
         return func(*args, **kwargs)
+
+    def _listed(self, tensor: Tensor) -> Any:
+        """The numbers of a tensor, as far as they are known; ones where they are not."""
+        value = self.recorder.values.of(tensor)
+        if value is None:
+            self.recorder.values.assumed.add("numbers that depend on weights are taken as one")
+            value = torch.ones(tensor.shape, dtype=tensor.dtype, device="cpu")
+        with self.recorder.pause():
+            return value.tolist()
 
     def _autocast(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         change = (torch.float32, self.autocast) if func in _LOWER else (self.autocast, torch.float32)
@@ -138,7 +149,7 @@ def _scaled_dot_product(mode: Macros, args: Any, kwargs: Any) -> Any:
     elif causal:
         details["past"] = 0 if q.shape[-2] > 1 else None
     forward = attention(q, k, v, **details)
-    backward = attention(q, k, v, **details, count=2.5)
+    backward = attention_gradient(forward)
 
     def run(tensors: Any) -> Any:
         query, key, value_, *rest = tensors
@@ -163,9 +174,10 @@ def _rms_norm(_: Macros, args: Any, kwargs: Any) -> Any:
     forward: list[Row] = [
         ("row_reduction", {"op": "layer_norm", "rows": x.numel() // width, "dim": width, "dtype": fmt(x)})
     ]
-    backward = [*elementwise("fused", [x, x], [x], flop=8)]
+    backward: list[Row] = [(forward[0][0], {**forward[0][1], "inputs": 2})]
     if weight is not None:
-        backward.append(("row_reduction", {"op": "sum", "rows": width, "dim": x.numel() // width, "dtype": fmt(x)}))
+        sums = {"op": "sum", "rows": width, "dim": x.numel() // width, "inputs": 2, "dtype": fmt(x)}
+        backward.append(("row_reduction", sums))
 
     def run(tensors: Any) -> Any:
         if has_no_data(tensors[0]):

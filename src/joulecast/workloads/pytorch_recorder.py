@@ -19,8 +19,11 @@ from joulecast.workloads.pytorch_costs import Row, registered_cost, rows_of
 from joulecast.workloads.pytorch_masks import is_mask
 from joulecast.workloads.pytorch_ops import FREE, bytes_moved, is_view, rows_for
 from joulecast.workloads.pytorch_rules import Call
-from joulecast.workloads.pytorch_shapes import tensors_in
+from joulecast.workloads.pytorch_shapes import stored_elements, tensors_in
 from joulecast.workloads.pytorch_values import SIZED_BY_VALUES, Values, empty_like_layout, has_no_data
+
+#: Operators whose second argument is a list of indices, or masks.
+_BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"})
 
 #: A number between dots: the place of a layer among its like.
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -141,7 +144,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return found
 
     def _facts(self, tensors: list[Tensor], numbers: Callable[[Tensor], int]) -> tuple[tuple[int, int, int], ...]:
-        return tuple((numbers(one), one.numel(), one.numel() * one.element_size()) for one in tensors)
+        return tuple((numbers(one), one.numel(), stored_elements(one) * one.element_size()) for one in tensors)
 
     # ---------------------------------------------------------------- recording
 
@@ -181,6 +184,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 ),
                 (args, kwargs),
             )
+            given = tensors_in(args) + tensors_in(kwargs)
+        if bare is not None and short in _BY_INDEX:
+            args = self._places_of_masks(args)
             given = tensors_in(args) + tensors_in(kwargs)
         view = is_view(func)
         known = None
@@ -256,6 +262,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             like = given[0] if given else None
             return tree_map(lambda one: empty_like_layout(one, like) if isinstance(one, torch.Tensor) else one, known)
         if given and has_no_data(given[0]):
+            if short == "_to_copy" and torch.device(kwargs.get("device") or "meta").type == "cpu":
+                kwargs = {**kwargs, "device": given[0].device}  # stays where it is: there is nothing to copy
             if short == "_local_scalar_dense":
                 return self._guess(given[0])
             if short in SIZED_BY_VALUES:
@@ -290,6 +298,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return x.new_empty((x.numel(),), dtype=torch.int64)
         index = x.new_empty((x.numel(),), dtype=torch.int64)
         return x.new_empty((x.numel(),)), index, index.new_empty((x.numel(),))
+
+    def _places_of_masks(self, args: Any) -> Any:
+        """Arguments of an indexing with masks made places, all of them where a mask is not known."""
+        places: list[Any] = []
+        for one in args[1]:
+            if not isinstance(one, torch.Tensor) or one.dtype not in (torch.bool, torch.uint8):
+                places.append(one)
+                continue
+            value = self.values.of(one)
+            if value is None:
+                self.values.assumed.add("sizes that depend on values are taken at their largest")
+                with _disable_current_modes():
+                    value = torch.ones(one.shape, dtype=torch.bool)
+            with _disable_current_modes():
+                found = value.nonzero(as_tuple=True)
+            places += [self.values.without_data(each, one) for each in found]
+        return (args[0], places, *args[2:])
 
     def _write_values(self, func: Any, args: Any, kwargs: Any, given: list[Tensor]) -> None:
         """Carry an operator in place out on the known values too, or forget them."""

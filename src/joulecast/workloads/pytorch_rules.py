@@ -163,6 +163,11 @@ def group_width(call: Call) -> int:
     return max(int(x.numel()) // max(int(call.args[3]) * int(call.args[6]), 1), 1)
 
 
+def weight_norm_width(call: Call) -> int:
+    """Elements of a weight that share a gain."""
+    return max(int(call.args[0].numel()) // max(int(call.args[1].numel()), 1), 1)
+
+
 def batch_norm(call: Call) -> list[Row]:
     """Batch norm: statistics in training, a scale otherwise."""
     x = call.args[0]
@@ -176,29 +181,44 @@ def batch_norm(call: Call) -> list[Row]:
     return reduction("batch_norm", x, max(x.numel() // max(x.shape[1], 1), 1))
 
 
-def norm_backward(columns: bool) -> Handler:
+def norm_backward(op: str) -> Handler:
     """Gradient of the input in one walk over two tensors, those of gain and bias in another along the columns."""
 
     def rows(call: Call) -> list[Row]:
-        grad, x = tensors_in(call.args)[:2]
-        made = [("elementwise", {"op": "fused", "elements": x.numel(), "inputs": 2, "flop_per_element": 8,
-                                 "dtype": fmt(x)})] if x.numel() else []  # fmt: skip
-        if columns and len(tensors_in(call.out)) > 1 and x.numel():
-            small = min(one.numel() for one in tensors_in(call.out)[1:])
-            made += 2 * reduction("sum", grad, max(grad.numel() // max(small, 1), 1))
+        x = tensors_in(call.args)[1]
+        if not x.numel():
+            return []
+        width = _normalised(op, call, x)
+        made: list[Row] = [("row_reduction", {"op": op, "rows": max(x.numel() // width, 1), "dim": width, "inputs": 2,
+                                              "dtype": fmt(x)})]  # fmt: skip
+        gains = [one.numel() for one in tensors_in(call.out)[1:] if 0 < one.numel() < x.numel()]
+        if op != "batch_norm" and gains:
+            sums = {"op": "sum", "rows": gains[0], "dim": x.numel() // gains[0], "inputs": 2, "dtype": fmt(x)}
+            made.append(("row_reduction", sums))
         return made
 
     return rows
 
 
+def _normalised(op: str, call: Call, x: Tensor) -> int:
+    """Elements that a norm takes together."""
+    if op == "layer_norm":
+        return max(int(math.prod(call.args[2])), 1)
+    if op == "group_norm":
+        return max(int(x.numel()) // max(int(call.args[5]) * int(call.args[8]), 1), 1)
+    return max(int(x.numel()) // max(int(x.shape[1]), 1), 1)
+
+
+def softmax_backward(call: Call) -> list[Row]:
+    """The gradient of a softmax: two tensors read, one written."""
+    grad = call.args[0]
+    dim = grad.shape[call.args[2]] if grad.dim() else 1
+    return [(kind, {**columns, "inputs": 2}) for kind, columns in reduction("softmax", grad, dim)]
+
+
 def pointwise(op: str, flop: float = 1) -> Handler:
     """A pointwise operation on all tensors given."""
     return lambda call: elementwise(op, distinct(call), tensors_in(call.out), flop=flop)
-
-
-def fused(reads: int, flop: float) -> Handler:
-    """One walk over the first `reads` tensors, whatever small ones come beside them."""
-    return lambda call: elementwise("fused", tensors_in(call.args)[:reads], tensors_in(call.out)[:1], flop=flop)
 
 
 def distinct(call: Call) -> list[Tensor]:

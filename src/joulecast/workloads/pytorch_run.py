@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from joulecast.errors import InputError
 from joulecast.workloads.pytorch import refused
 from joulecast.workloads.pytorch_attention import fuse_attention
 from joulecast.workloads.pytorch_build import counts_of, workload_of
+from joulecast.workloads.pytorch_fusion import fused_events
 from joulecast.workloads.pytorch_masks import is_mask
 from joulecast.workloads.pytorch_recorder import Event
 from joulecast.workloads.pytorch_session import Session
@@ -172,6 +173,11 @@ def _without_data(tensor: Tensor, mode: Any, session: Session) -> Tensor:
     return made.requires_grad_() if tensor.requires_grad else made
 
 
+def meta_inputs(value: Any, session: Session) -> Any:
+    """Inputs without their data, values of small and of integer tensors kept."""
+    return tree_map(lambda one: _without_data(one, None, session) if isinstance(one, torch.Tensor) else one, value)
+
+
 def finished(
     session: Session, options: Mapping[str, Any], inputs: Any = (), kwargs: Any = None, module: Any = None
 ) -> Workload:
@@ -183,14 +189,14 @@ def finished(
     notes = []
     if found:
         notes.append("attention written in pieces is priced fused: attention='eager' prices it as written")
-    workload = workload_of(
-        events,
-        counts_of(events),
-        session.recorder,
-        name=options.get("name") or "capture",
-        info=_info(session, inputs, kwargs or {}, module),
-        notes=tuple(notes),
-    )
+    counts = counts_of(events)
+    facts: dict[str, Any] = {
+        "name": options.get("name") or "capture",
+        "info": _info(session, inputs, kwargs or {}, module),
+        "notes": tuple(notes),
+    }
+    compiled = workload_of(*fused_events(events, counts), session.recorder, **facts)
+    workload = replace(workload_of(events, counts, session.recorder, **facts), compiled=compiled)
     if options.get("strict") and workload.unpriced:
         names = ", ".join(sorted(workload.unpriced))
         raise InputError(
@@ -221,6 +227,7 @@ def _info(session: Session, inputs: Any, kwargs: Any, module: Any) -> dict[str, 
         "dtype": max(formats, key=lambda key: formats[key]) if formats else "fp32",
         "batch": int(first.shape[0]) if first is not None else 1,
         "operators": int(np.sum(counts_of(recorder.events))),
+        "module_calls": session.calls / max(session.outer_calls, 1),
     }
     config = getattr(roots[0], "config", None) if roots else None
     family = getattr(config, "model_type", None)
@@ -231,11 +238,3 @@ def _info(session: Session, inputs: Any, kwargs: Any, module: Any) -> dict[str, 
         if isinstance(value, int):
             facts["num_layers" if key == "num_hidden_layers" else key] = value
     return facts
-
-
-def signature_names(function: Any) -> frozenset[str]:
-    """Names of the parameters of a function or method."""
-    try:
-        return frozenset(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return frozenset()

@@ -39,6 +39,7 @@ class _Kept:
     spec: Any
     leaves: list[Any]
     same: bool
+    calls: int
 
 
 class Session:
@@ -59,6 +60,7 @@ class Session:
         self._names: dict[int, str] = {}
         self._signatures: dict[int, Any] = {}
         self._kept: dict[Any, _Kept] = {}
+        self.calls = self.outer_calls = 0
         self._macros = Macros(self.recorder, autocast)
         self._stack = ExitStack()
 
@@ -106,7 +108,10 @@ class Session:
         outermost = not recorder.stack
         path = self._path(module, outermost)
         if outermost:
+            self.outer_calls += 1
             self._begin(args, kwargs)
+        if not module._parameters:
+            self.calls += 1
         recorder.stack.append(path)
         try:
             rows = module_rows(module, args, kwargs)
@@ -141,7 +146,7 @@ class Session:
         """A call from outside: a prefill where it fills a cache, a decoding step where there is something in it."""
         recorder = self.recorder
         recorder._after_backward = False
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get("past_key_values", kwargs.get("cache"))
         phase = "forward"
         if kwargs.get("use_cache") and cache is not None:
             filled = getattr(cache, "get_seq_length", lambda: 0)()
@@ -161,14 +166,20 @@ class Session:
         kept = self._kept.get(key)
         if kept is not None and kept.runs >= _RUNS and kept.same:
             return self._again(kept, given)
-        start = len(recorder.events)
+        start, calls = len(recorder.events), self.calls
         out = original(module, *args, **kwargs)
         leaves, out_spec = tree_flatten(out)
         if all(isinstance(one, torch.Tensor | int | float | str | bool | None) for one in leaves):
             same = kept is None or _alike(recorder.events, (kept.start, kept.end), (start, len(recorder.events)))
             runs = 1 if kept is None else kept.runs + 1
             self._kept[key] = _Kept(
-                start, len(recorder.events), runs, out_spec, [self._link(one, given) for one in leaves], same
+                start,
+                len(recorder.events),
+                runs,
+                out_spec,
+                [self._link(one, given) for one in leaves],
+                same,
+                self.calls - calls,
             )
         return out
 
@@ -204,6 +215,7 @@ class Session:
 
     def _again(self, kept: _Kept, given: list[Any]) -> Any:
         recorder = self.recorder
+        self.calls += kept.calls
         made = []
         with recorder.pause():
             for leaf in kept.leaves:

@@ -91,7 +91,6 @@ def attention(
     window: int = 0,
     keys: int | None = None,
     past: int | None = None,
-    count: float = 1.0,
 ) -> list[Row]:
     """Fused attention of queries (batch, heads, length, width) on keys and values of perhaps fewer heads.
 
@@ -105,15 +104,28 @@ def attention(
     if not q.numel() or not k.numel():
         return []
     dtype = matmul_fmt(q)
-    repeat: Row
     if causal or (length == 1 and kv_length > 1 and keys is None):
         before = max(kv_length - length, 0) if past is None else past
         columns = {"batch_size": batch, "query_len": length, "past_len": before, "num_heads": heads,
                    "num_kv_heads": kv_heads, "head_dim": width, "value_dim": value, "attn_dtype": dtype,
                    "window_size": window if 0 < window < before + length else 0}  # fmt: skip
-        repeat = ("generation_attention" if length == 1 and before else "context_attention", columns)
-    else:
-        columns = {"batch_size": batch, "seq_len": length, "kv_len": keys or kv_length, "num_heads": heads,
-                   "num_kv_heads": kv_heads, "head_dim": max((width + value) // 2, 1), "attn_dtype": dtype}  # fmt: skip
-        repeat = ("encoder_attention", columns)
-    return [repeat] if count == 1.0 else [(repeat[0], {**repeat[1], "count": count})]
+        return [("generation_attention" if length == 1 and before else "context_attention", columns)]
+    columns = {"batch_size": batch, "seq_len": length, "kv_len": keys or kv_length, "num_heads": heads,
+               "num_kv_heads": kv_heads, "head_dim": max((width + value) // 2, 1), "attn_dtype": dtype}  # fmt: skip
+    return [("encoder_attention", columns)]
+
+
+def attention_gradient(rows: Sequence[Row]) -> list[Row]:
+    """The gradient of fused attention, from the forward's operations."""
+    out: list[Row] = []
+    for kind, columns in rows:
+        shared = ("batch_size", "num_heads", "num_kv_heads", "head_dim", "attn_dtype")
+        shape = {name: columns[name] for name in shared}
+        if kind == "encoder_attention":
+            lengths = {"query_len": columns["seq_len"], "kv_len": columns["kv_len"], "causal": 0}
+        else:
+            keys = columns["query_len"] + columns["past_len"]
+            lengths = {"query_len": columns["query_len"], "kv_len": keys, "value_dim": columns["value_dim"],
+                       "window_size": columns["window_size"], "causal": 1}  # fmt: skip
+        out.append(("attention_backward", {**shape, **lengths}))
+    return out

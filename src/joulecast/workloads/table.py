@@ -115,6 +115,8 @@ class Workload:
         What a reader should know (operations restored, assumptions made).
     unpriced : mapping of str to float
         Operations that no kind describes, with the bytes they move. [B]
+    compiled : Workload or None
+        The same passes as a compiler leaves them, where the source can tell; otherwise lowering's own rules apply.
     biased : tuple of str
         Layers whose matrix multiply adds a bias.
     """
@@ -128,6 +130,7 @@ class Workload:
     info: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     notes: tuple[str, ...] = ()
     unpriced: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    compiled: Workload | None = None
     biased: tuple[str, ...] = ()
 
     @property

@@ -1,0 +1,188 @@
+"""Which model types of the installed transformers build without weights and can be recorded: the share, and why not.
+
+    python benchmarks/transformers_coverage.py --slice 0/8 --output coverage.0.jsonl
+    python benchmarks/transformers_coverage.py --summary coverage.*.jsonl
+
+Each type is taken at its default config, and where that can't be run at one of two layers with what the default
+leaves open filled in. A type counts if its model is built and run on inputs made for it, and its operations can be
+priced for a GPU. Backbones and other parts of models that can't be run by themselves count like all others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+#: Tables of transformers for types that are neither text, vision, audio nor both of them.
+_ELSEWHERE = ("TIME_SERIES", "DECISION")
+
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "decoder_layers", "n_layers",
+           "encoder_num_layers", "decoder_num_layers", "num_encoder_layers", "num_decoder_layers", "depth")  # fmt: skip
+
+
+def model_types() -> list[str]:
+    """Types of text, vision, audio and multimodal models, in alphabetical order."""
+    from transformers.models.auto import modeling_auto as auto
+
+    tables = {name: getattr(auto, name) for name in dir(auto) if name.endswith("_MAPPING_NAMES")}
+    tables.pop("CONFIG_MAPPING_NAMES", None)
+    elsewhere = {kind for name, table in tables.items() if any(one in name for one in _ELSEWHERE) for kind in table}
+    return sorted({kind for table in tables.values() for kind in table} - elsewhere)
+
+
+def configs(model_type: str) -> list[Any]:
+    """The default config of a type, and a small one: two layers, what the default leaves open filled in."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    made = []
+    for prepare in (_filled, _cut):
+        try:
+            config = CONFIG_MAPPING[model_type]()
+            prepare(config)
+        except Exception:
+            continue
+        made.append(config)
+    return made or [CONFIG_MAPPING[model_type]()]
+
+
+def _parts(config: Any) -> list[Any]:
+    return [config, *(value for value in vars(config).values() if hasattr(value, "model_type"))]
+
+
+def _filled(config: Any) -> None:
+    """Give sizes that a default config leaves open, and backbones that need no further library."""
+    from transformers import ResNetConfig
+
+    for one in _parts(config):
+        heads, hidden = getattr(one, "num_attention_heads", None), getattr(one, "hidden_size", None)
+        if hasattr(one, "head_dim") and one.head_dim is None and heads and hidden:
+            one.head_dim = hidden // heads
+        if hasattr(one, "num_key_value_heads") and one.num_key_value_heads is None and heads:
+            one.num_key_value_heads = heads
+        if "timm" in str(getattr(getattr(one, "backbone_config", None), "model_type", "")):
+            one.backbone_config = ResNetConfig(out_features=["stage2", "stage3", "stage4"])
+    for name, value in (("image_token_id", 7), ("image_token_index", 7), ("prediction_length", 24), ("vocab_size", 99)):
+        if hasattr(config, name) and getattr(config, name) is None:
+            setattr(config, name, value)
+
+
+def _cut(config: Any) -> None:
+    _filled(config)
+    for one in _parts(config):
+        for name in _LAYERS:
+            if isinstance(getattr(one, name, None), int) and getattr(one, name) > 2:
+                setattr(one, name, 2)
+        for name in ("layer_types", "mlp_layer_types", "layers_block_type"):
+            kinds = getattr(one, name, None)
+            if isinstance(kinds, list) and len(kinds) > 2:
+                setattr(one, name, kinds[:2])
+
+
+def examine(model_type: str, seconds: int) -> dict[str, Any]:
+    """What comes of one type."""
+    start = time.perf_counter()
+    found: dict[str, Any] = {"type": model_type, "stage": "build", "error": ""}
+    signal.signal(signal.SIGALRM, _stop)
+    try:
+        for config in configs(model_type):
+            signal.alarm(seconds)
+            one = _examined(model_type, config)
+            if not found["error"] or one["stage"] in ("trace", "done"):
+                found = one
+            if one["stage"] == "done":
+                break
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"[:300]
+    finally:
+        signal.alarm(0)
+    found["seconds"] = round(time.perf_counter() - start, 2)
+    return found
+
+
+def _stop(*_: Any) -> None:
+    raise TimeoutError("too long")
+
+
+def _examined(model_type: str, config: Any) -> dict[str, Any]:
+    import torch
+
+    from joulecast import predict
+    from joulecast.workloads.request import Request
+    from joulecast.workloads.transformers_models import build_model, offline
+    from joulecast.workloads.transformers_run import traced
+
+    found: dict[str, Any] = {"type": model_type, "stage": "build"}
+    try:
+        with offline():
+            model = build_model(config, torch.bfloat16)
+            found |= {"class": type(model).__name__, "stage": "trace"}
+            workload = traced(config, Request(prompt_tokens=32), model_type, model)
+        found["stage"] = "predict"
+        prediction = predict(workload, "h100", ignore_memory=True)
+        found |= {
+            "stage": "done", "operations": workload.operations, "unpriced": dict(prediction.unpriced),
+            "flop": workload.flop("matmul"), "notes": list(workload.notes),
+        }  # fmt: skip
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"[:300]
+        cause = error.__cause__ or error.__context__ or error
+        frame = traceback.extract_tb(cause.__traceback__)
+        found["where"] = f"{Path(frame[-1].filename).name}:{frame[-1].lineno}" if frame else ""
+    return found
+
+
+def summary(paths: list[str]) -> int:
+    """Print the share of types that were recorded, and the others with their reasons."""
+    rows = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
+    rows = list({row["type"]: row for row in rows}.values())
+    done = [row for row in rows if row["stage"] == "done"]
+    whole = [row for row in done if not any("on text alone" in note for note in row["notes"])]
+    print(f"{len(done)} of {len(rows)} types recorded and priced: {100 * len(done) / max(len(rows), 1):.1f} %")
+    print(f"  with all that they take {len(whole)}, on text alone {len(done) - len(whole)}")
+    unpriced = [(row["type"], name, share) for row in done for name, share in row["unpriced"].items() if share > 0.02]
+    print(f"  operators left unpriced above 2 % of bytes: {unpriced or 'none'}")
+    print(f"  not recorded, by stage: {dict(Counter(row['stage'] for row in rows if row['stage'] != 'done'))}")
+    for row in sorted(rows, key=lambda one: one["type"]):
+        if row["stage"] != "done":
+            print(f"{row['type']:40s} {row['stage']:8s} {row.get('error', '')[:150]}")
+    return 0
+
+
+def main() -> int:
+    """Examine a slice of the types, or sum up what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--slice", default="0/1", help="which part: 0/8 is the first of eight")
+    parser.add_argument("--types", default="", help="only these, apart by commas")
+    parser.add_argument("--seconds", type=int, default=60, help="at most for one type")
+    parser.add_argument("--output", default="", help="a file of JSON lines; types in it are not examined again")
+    parser.add_argument("--again", action="store_true", help="examine again what failed")
+    parser.add_argument("--summary", nargs="*", help="files to sum up")
+    given = parser.parse_args()
+    if given.summary is not None:
+        return summary(given.summary)
+    part, parts = (int(one) for one in given.slice.split("/"))
+    types = given.types.split(",") if given.types else model_types()[part::parts]
+    known = set()
+    if given.output and Path(given.output).exists():
+        rows = [json.loads(line) for line in Path(given.output).read_text().splitlines()]
+        known = {row["type"] for row in rows if row["stage"] == "done" or not given.again}
+    for model_type in types:
+        if model_type in known:
+            continue
+        line = json.dumps(examine(model_type, given.seconds))
+        print(line, flush=True)
+        if given.output:
+            with Path(given.output).open("a") as file:
+                file.write(line + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

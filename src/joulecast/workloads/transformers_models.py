@@ -1,0 +1,178 @@
+"""Models of transformers that no reader of ours knows: built without weights from their config, run without data.
+
+Only classes of the installed transformers are built: a config that names code of its own has that entry taken out, so
+that nothing is downloaded, run or asked. The quantisation block is taken out too: formats are ours to price.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from joulecast.errors import InputError, MissingExtraError, shortened
+from joulecast.workloads.request import Request
+from joulecast.workloads.table import Workload
+
+#: Entries of a config that are not the architecture's: code of its own, quantisation, formats, what wrote it.
+_DROPPED = ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version", "_name_or_path",
+            "compression_config", "_attn_implementation", "_attn_implementation_autoset")  # fmt: skip
+
+#: Tables of transformers that name a class for a model type, in the order in which they are asked.
+_TABLES = (
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    "MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES", "MODEL_FOR_UNIVERSAL_SEGMENTATION_MAPPING_NAMES",
+    "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES", "MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES",
+    "MODEL_FOR_CTC_MAPPING_NAMES", "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES",
+    "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES", "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES",
+    "MODEL_FOR_TEXT_TO_SPECTROGRAM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TO_IMAGE_MAPPING_NAMES",
+    "MODEL_FOR_KEYPOINT_DETECTION_MAPPING_NAMES", "MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES",
+    "MODEL_FOR_MASK_GENERATION_MAPPING_NAMES", "MODEL_FOR_POSE_ESTIMATION_MAPPING_NAMES",
+    "MODEL_FOR_TIME_SERIES_PREDICTION_MAPPING_NAMES", "MODEL_FOR_PRETRAINING_MAPPING_NAMES",
+)  # fmt: skip
+
+
+def from_transformers(values: Mapping[str, Any], request: Request, name: str) -> Workload:
+    """The workload of a model from its config, through the classes of transformers.
+
+    Parameters
+    ----------
+    values : mapping
+        Of a ``config.json``; of its ``quantization_config`` nothing is taken.
+    request : Request
+    name : str
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    InputError
+        If transformers does not know the type, or the model can't be built or run.
+    MissingExtraError
+        Without PyTorch and transformers.
+    """
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(f"model type {shortened(values.get('model_type'), 40)!r}", "torch") from None
+    from joulecast.workloads.transformers_run import traced
+
+    with offline():
+        config = model_config(values)
+        return traced(config, request, name)
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """No network, no questions on the terminal, no chatter of transformers while the context lasts."""
+    kept = {key: os.environ.get(key) for key in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
+    os.environ.update(dict.fromkeys(kept, "1"))
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+        for key, value in kept.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+def model_config(values: Mapping[str, Any]) -> Any:
+    """The config object of transformers for the entries of a ``config.json``.
+
+    Raises
+    ------
+    InputError
+        For a model type that the installed transformers does not know, or entries that it refuses.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+    model_type = values.get("model_type")
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
+        near = difflib.get_close_matches(str(model_type), list(CONFIG_MAPPING_NAMES), n=2, cutoff=0.6)
+        hint = f"; nearest: {' or '.join(near)}" if near else ""
+        raise InputError(f"the installed transformers knows no model type {shortened(model_type, 40)!r}{hint}")
+    try:
+        return CONFIG_MAPPING[model_type].from_dict(_plain(values))
+    except InputError:
+        raise
+    except Exception as error:
+        raise _refused(f"the config of {model_type}", error) from error
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries that describe the architecture, nested ones too."""
+    return {key: _plain(one) if isinstance(one, Mapping) else one for key, one in values.items() if key not in _DROPPED}
+
+
+def model_class(config: Any) -> Any:
+    """The class of transformers for a config: the one that it names, else that of its type.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    for named in getattr(config, "architectures", None) or ():
+        found = getattr(transformers, str(named), None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    model_type = config.model_type
+    several = sum(hasattr(config, one) for one in ("text_config", "vision_config", "audio_config")) > 1
+    encoder = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    tables = [one for one in _TABLES if not (encoder and "CAUSAL_LM" in one and "SEQ" not in one)]
+    if getattr(config, "is_encoder_decoder", False):
+        tables.sort(key=lambda one: "SEQ" not in one)
+    if several:
+        tables = [one for one in tables if "IMAGE_CLASSIFICATION" not in one]
+    if encoder:
+        tables.insert(0, "MODEL_MAPPING_NAMES")
+    tables += ["MODEL_MAPPING_NAMES", *(one for one in dir(modeling_auto) if one.endswith("_MAPPING_NAMES"))]
+    for table in tables:
+        name = getattr(modeling_auto, table, {}).get(model_type) if table != "CONFIG_MAPPING_NAMES" else None
+        found = getattr(transformers, name if isinstance(name, str) else name[0], None) if name else None
+        if found is not None:
+            return found
+    raise InputError(f"transformers has a config of type {model_type!r} and no model for it")
+
+
+def build_model(config: Any, dtype: Any) -> Any:
+    """The model of a config without its weights, in a format of PyTorch's.
+
+    Raises
+    ------
+    InputError
+        If it can't be built.
+    """
+    import torch
+
+    cls = model_class(config)
+    try:
+        with torch.device("meta"):
+            model = cls(config)
+    except Exception as error:
+        raise _refused(f"building {cls.__name__}", error) from error
+    return model.to(dtype).eval()
+
+
+def _refused(what: str, error: Exception) -> InputError:
+    lines = str(error).strip().splitlines()
+    return InputError(f"{what} failed: {type(error).__name__}: {shortened(lines[0] if lines else 'no message', 160)}")

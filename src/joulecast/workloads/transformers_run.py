@@ -1,0 +1,173 @@
+"""Runs models of transformers without data: one pass, or a prefill and a few decoding steps that stand for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from joulecast.errors import InputError
+from joulecast.workloads.models.net import decode_steps
+from joulecast.workloads.pytorch_run import finished, meta_inputs, new_session
+from joulecast.workloads.pytorch_session import Session
+from joulecast.workloads.request import Request
+from joulecast.workloads.table import Workload
+from joulecast.workloads.transformers_formats import in_formats
+from joulecast.workloads.transformers_inputs import (
+    Sizes,
+    attempts,
+    attribute,
+    float_inputs,
+    forward_names,
+    image_tokens_asked,
+    with_placeholders,
+)
+from joulecast.workloads.transformers_models import build_model
+from joulecast.workloads.workload_join import joined_workloads, renamed_passes
+
+_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+
+
+def traced(config: Any, request: Request, name: str, model: Any = None) -> Workload:
+    """The workload of a model of transformers.
+
+    Parameters
+    ----------
+    config : PretrainedConfig
+    request : Request
+        Formats are applied afterwards; the model is run in that of its activations.
+    name : str
+    model : PreTrainedModel, optional
+        Built already.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    InputError
+        If the model can't be built or run on inputs made for it.
+    """
+    dtype = _FORMATS[request.activation_dtype]
+    model = build_model(config, dtype) if model is None else model
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    limit = attribute(text, "max_position_embeddings", "n_positions")
+    tokens = request.prompt_tokens or min(512, limit if isinstance(limit, int) and limit > 0 else 512)
+    sizes = Sizes(request.batch, tokens, request.decoder_tokens, request.image_size)
+    first: BaseException | None = None
+    tries = [(inputs, extra) for extra in _extras(model, request) for inputs in attempts(model, config, sizes)]
+    for inputs, extra in tries:
+        given = float_inputs({**inputs, **extra}, dtype)
+        for _ in range(2):
+            session = new_session({})
+            try:
+                out = _run(session, model, given)
+            except Exception as error:
+                first = first or error
+                asked = image_tokens_asked(error)
+                more = with_placeholders(given, config, asked) if asked and "pixel_values" in given else None
+                if more is None:
+                    break
+                given = more
+                continue
+            return _finished(session, model, request, name, given, out, tokens)
+    raise _failed(model, first)
+
+
+def _failed(model: Any, error: BaseException | None) -> InputError:
+    from joulecast.workloads.pytorch import refused
+
+    return refused(f"running {type(model).__name__} on inputs made for it", error or RuntimeError("no inputs known"))
+
+
+def _extras(model: Any, request: Request) -> list[dict[str, Any]]:
+    """Further arguments to try: with a cache where the model generates, and without."""
+    names = forward_names(model)
+    scores = {"logits_to_keep": 1} if "logits_to_keep" in names and request.logits == "last" else {}
+    if "use_cache" not in names:
+        return [scores]
+    generates = "CausalLM" in type(model).__name__ or hasattr(model, "lm_head")
+    return [{**scores, "use_cache": cached} for cached in ((True, False) if generates else (False,))]
+
+
+def _run(session: Session, model: Any, inputs: Mapping[str, Any]) -> Any:
+    given = meta_inputs(dict(inputs), session)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), session:
+        return model(**given)
+
+
+def _finished(
+    session: Session, model: Any, request: Request, name: str, inputs: Mapping[str, Any], out: Any, tokens: int
+) -> Workload:
+    cache = getattr(out, "past_key_values", None) or getattr(out, "cache", None)
+    cached = _cache_bytes(cache)
+    workload = finished(session, {"name": name}, (), dict(inputs), model)
+    notes = []
+    names = forward_names(model)
+    takes = [one for one in ("pixel_values", "input_features", "input_values") if one in names]
+    if takes and not any(one in inputs for one in takes):
+        notes.append(f"run on text alone: {', '.join(takes)} could not be made")
+    if cached:
+        workload = renamed_passes(workload, phase="prefill")
+    info = {**workload.info, "model": name, "batch": request.batch, "generate_tokens": request.generate_tokens}
+    text = model.config.get_text_config(decoder=True)
+    for key, names_ in (("num_heads", ("num_attention_heads", "n_head")), ("num_kv_heads", ("num_key_value_heads",)),
+                        ("hidden_size", ("hidden_size", "n_embd", "d_model")), ("vocab_size", ("vocab_size",)),
+                        ("num_layers", ("num_hidden_layers", "n_layer"))):  # fmt: skip
+        value = attribute(text, *names_)
+        if isinstance(value, int):
+            info[key] = value
+    info["prompt_tokens"] = tokens
+    workload = replace(workload, info=MappingProxyType(info), notes=(*workload.notes, *notes))
+    if cached:
+        share = (tokens + request.generate_tokens) / max(tokens, 1)
+        workload = replace(workload, memory=replace(workload.memory, kv_cache_bytes=cached * share))
+    if request.generate_tokens > 1:
+        if not cached:
+            raise InputError(f"{name} fills no cache when it is run: leave generate_tokens at 0")
+        workload = _with_decoding(workload, model, request, cache, tokens)
+    return in_formats(workload, request)
+
+
+def _cache_bytes(cache: Any) -> float:
+    total = 0.0
+    for layer in getattr(cache, "layers", None) or ():
+        for key in ("keys", "values"):
+            one = getattr(layer, key, None)
+            if isinstance(one, torch.Tensor):
+                total += one.numel() * one.element_size()
+    return total
+
+
+def _with_decoding(workload: Workload, model: Any, request: Request, cache: Any, prompt: int) -> Workload:
+    """The prefill's workload with decoding steps, a few cache lengths standing for all; see `decode_steps`."""
+    steps = []
+    for past, repeats in decode_steps(prompt, request.generate_tokens):
+        session = new_session({})
+        _filled(cache, past)
+        ids = meta_inputs(torch.ones((request.batch, 1), dtype=torch.int64), session)
+        name = "past_key_values" if "past_key_values" in forward_names(model) else "cache"
+        with torch.no_grad(), session:
+            model(input_ids=ids, use_cache=True, **{name: cache})
+        step = finished(session, {"name": workload.name}, (), {}, model)
+        decode = {"phase": "decode", "repeats": float(repeats), "tokens": float(request.batch)}
+        steps.append(renamed_passes(step, **decode))
+    return joined_workloads(workload, steps)
+
+
+def _filled(cache: Any, length: int) -> None:
+    """Make a cache as it is after `length` tokens."""
+    for layer in cache.layers:
+        window = getattr(layer, "sliding_window", None)
+        for key in ("keys", "values"):
+            one = getattr(layer, key, None)
+            if not isinstance(one, torch.Tensor) or one.dim() != 4:
+                continue
+            held = min(length, window - 1) if isinstance(window, int) and window > 1 else length
+            setattr(layer, key, one.new_empty((one.shape[0], one.shape[1], held, one.shape[3])))
+        if hasattr(layer, "cumulative_length"):
+            layer.cumulative_length = length
