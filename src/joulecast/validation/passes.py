@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from joulecast.calibration.mechanisms import ALL, Mechanisms
 from joulecast.calibration.pass_fit import PassErrors, coefficients_of, idle_prior_w, leave_model_out
-from joulecast.calibration.passes import MeasuredPass, PassTable, fit_passes, read_passes, tabulate
+from joulecast.calibration.passes import ENERGIES, MeasuredPass, PassTable, fit_passes, read_passes, tabulate
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import default_power, host_coefficients, power_coefficients
 from joulecast.errors import InputError, shortened
@@ -96,9 +96,9 @@ def score_passes(
     for name, runs in by_gpu.items():
         gpu = load_gpu(name)
         tell(f"{name} whole passes", done / total)
-        slow = slow_hosts(runs)
         table = tabulate(runs, default_power(gpu), mechanisms)
         errors = leave_model_out(runs, table)
+        slow = slow_hosts(table, np.array([run.clock_mhz for run in runs]))
         lowered: dict[int, Lowered] = {}
         for model in dict.fromkeys(run.model for run in runs):
             rows = table.models == model
@@ -129,24 +129,28 @@ def score_passes(
 _SLOW = 1.08
 
 
-def slow_hosts(runs: Sequence[MeasuredPass]) -> npt.NDArray[np.bool_]:
+def slow_hosts(table: PassTable, clock_mhz: Floats) -> npt.NDArray[np.bool_]:
     """Runs of one GPU that other measured runs contradict: nothing but a slow host makes them so slow.
 
-    A pass over as many tokens or more, of the same model, ran so fast that this one should have been faster even if its
-    time fell in full proportion to the clock. From measurements alone: no prediction has a say in it.
+    A pass of the same model with as much arithmetic and as many bytes, or more, ran so fast that this one should have
+    been faster even if its time rose in full proportion to a lower clock. From measured times and what is asked of the
+    GPU: no predicted time has a say in it.
+
+    Parameters
+    ----------
+    table : PassTable
+        Of `r` passes.
+    clock_mhz : ndarray, shape (r,)
+        Clock that each had. [MHz]
     """
-    time_s = np.array([run.time_s for run in runs])
-    clock = np.array([run.clock_mhz for run in runs])
-    work = np.array([_tokens(run) for run in runs])
-    model = np.array([f"{run.model} {run.workload.info.get('dtype')}" for run in runs])
-    allowed = time_s[None, :] * np.maximum(clock[None, :] / clock[:, None], 1.0)
-    comparable = (model[:, None] == model[None, :]) & (work[None, :] >= work[:, None])
-    return np.asarray(((time_s[:, None] > _SLOW * allowed) & comparable).any(axis=1))
-
-
-def _tokens(run: MeasuredPass) -> float:
-    info = run.workload.info
-    return float(info.get("batch") or 1) * float(info.get("prompt_tokens") or 1)
+    names = list(ENERGIES)
+    arithmetic = table.work[:, names.index("tensor")] + table.work[:, names.index("cuda")]
+    moved = table.work[:, names.index("dram")]
+    allowed = table.time_s[None, :] * np.maximum(clock_mhz[None, :] / clock_mhz[:, None], 1.0)
+    like = table.models[:, None] == table.models[None, :]
+    for work in (arithmetic, moved):
+        like &= work[None, :] >= (1 - 1e-6) * work[:, None]
+    return np.asarray(((table.time_s[:, None] > _SLOW * allowed) & like).any(axis=1))
 
 
 #: Columns that a table of whole passes has.
