@@ -43,11 +43,11 @@ def test_a_row_keeps_some_of_its_time():
 
 
 def test_convolutions_are_read_without_the_drift_of_their_sweep(data_dir):
-    # as published, the small ones among the last third take two to five times what those among the first do
+    # as published, small ones among the last third take 0.2 to 0.6 ms more than those among the first
     for batch in read_kernel_tables(data_dir, ("conv2d",)):
         columns = batch.table.columns
         names = ("batch_size", "in_channels", "out_channels", "height", "height")
         multiplies = np.prod([columns[name] for name in names], axis=0)
         small = np.flatnonzero(multiplies <= np.quantile(multiplies, 0.1))
         first, last = small[: len(small) // 3], small[-len(small) // 3 :]
-        assert np.median(batch.time_s[last]) < 1.5 * np.median(batch.time_s[first])
+        assert np.median(batch.time_s[last]) - np.median(batch.time_s[first]) < 0.15e-3
