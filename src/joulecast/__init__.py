@@ -70,6 +70,7 @@ __all__ = [
     "op_cost",
     "predict",
     "predict_kernels",
+    "attribute",
     "sweep",
     "train",
     "use_coefficients",

@@ -1,0 +1,284 @@
+"""A serving benchmark beside the prediction of it, metric by metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.gpus import load_gpu
+from joulecast.lowering.execution import Execution
+from joulecast.scenarios.inference import predict_workload
+from joulecast.scenarios.prediction import PhasePrediction, Prediction
+from joulecast.validation.serving_files import METRICS, ServingResult
+from joulecast.workloads.sources import open_workload
+
+#: Tokens that come in one piece on the average, from which a reader is told that they do.
+_SEVERAL = 1.15
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Prediction and measurement of one run.
+
+    Attributes
+    ----------
+    result : ServingResult
+        With what was missing filled in.
+    gpu : str
+    batch : int
+        Sequences at once that were priced.
+    predicted, spread : mapping of str to float
+        By metric: the figure, and half its 90 % interval relative to it.
+    notes : tuple of str
+        What the prediction leaves out.
+    """
+
+    result: ServingResult
+    gpu: str
+    batch: int
+    predicted: Mapping[str, float]
+    spread: Mapping[str, float]
+    notes: tuple[str, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a metric: ``metric``, ``unit``, ``predicted``, its interval, ``measured``, ``error``, definition."""
+        out = []
+        for name, (unit, definition) in METRICS.items():
+            predicted, measured = self.predicted.get(name), self.result.measured.get(name)
+            if predicted is None and measured is None:
+                continue
+            spread = self.spread.get(name)
+            out.append(
+                {
+                    "metric": name,
+                    "unit": unit,
+                    "predicted": predicted,
+                    "predicted_lower": None if predicted is None or spread is None else predicted / (1 + spread),
+                    "predicted_upper": None if predicted is None or spread is None else predicted * (1 + spread),
+                    "measured": measured,
+                    "error": None if predicted is None or not measured else predicted / measured - 1,
+                    "definition": definition,
+                }
+            )
+        return out
+
+
+def compare(
+    result: ServingResult,
+    *,
+    model: str | None = None,
+    gpu: str | None = None,
+    dtype: str | None = None,
+    batch: int | None = None,
+    prompt_tokens: int | None = None,
+    generate_tokens: int | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    ep: int | None = None,
+    clock_mhz: float | None = None,
+    power_limit_w: float | None = None,
+    measured_power_w: float | None = None,
+) -> Comparison:
+    """Predict what a benchmark measured.
+
+    Parameters
+    ----------
+    result : ServingResult
+    model, gpu, dtype, batch, prompt_tokens, generate_tokens, tp, pp, ep : optional
+        What the file does not tell, or tells otherwise.
+    clock_mhz, power_limit_w : float, optional
+        [MHz, W]
+    measured_power_w : float, optional
+        Mean power of all GPUs together over the run. [W]
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    InputError
+        Naming, in one line, everything that is missing.
+
+    Notes
+    -----
+    A stream of requests is priced as a fixed batch of as many sequences as were in the engine at once, each with the
+    mean lengths: while one request of ``n`` output tokens is served there are ``n - 1`` decoding steps of the batch,
+    and every sequence of the batch is prefilled once.
+    """
+    filled = _filled(result, model, dtype, batch, prompt_tokens, generate_tokens, tp, pp, ep, measured_power_w)
+    _ask_for_missing(filled, gpu)
+    described = load_gpu(gpu or filled.gpu)
+    asked = Execution("cuda_graph", engine=filled.engine, tp=filled.tp, pp=filled.pp, ep=filled.ep)
+    size = max(round(filled.concurrency), 1)
+    prompt, output = max(round(filled.input_tokens), 1), max(round(filled.output_tokens), 1)
+    formats: dict[str, Any] = {"dtype": filled.dtype} if filled.dtype else {}
+
+    def predicted(sequences: int, generated: int) -> Prediction:
+        try:
+            workload = open_workload(
+                filled.model, batch=sequences, prompt_tokens=prompt, generate_tokens=generated, **formats
+            )
+        except UnknownNameError as error:
+            raise InputError(f"{error} (give the model with --model)") from None
+        return predict_workload(workload, described, execution=asked, clock_mhz=clock_mhz, power_limit_w=power_limit_w)
+
+    whole = predicted(size, output)
+    if filled.one_batch:
+        figures, spread = _of_batch(whole, size, output)
+    else:
+        figures, spread = _of_stream(whole, predicted(1, 1), size, prompt, output)
+    return Comparison(
+        filled, described.name, size, MappingProxyType(figures), MappingProxyType(spread),
+        (*_notes(filled, size, prompt, output), *filled.notes, *whole.warnings),
+    )  # fmt: skip
+
+
+def _filled(
+    result: ServingResult,
+    model: str | None,
+    dtype: str | None,
+    batch: int | None,
+    prompt_tokens: int | None,
+    generate_tokens: int | None,
+    tp: int | None,
+    pp: int | None,
+    ep: int | None,
+    power_w: float | None,
+) -> ServingResult:
+    measured = dict(result.measured)
+    if power_w is not None:
+        measured["power_w"] = power_w
+        if measured.get("output_throughput"):
+            measured["energy_per_token_j"] = power_w / measured["output_throughput"]
+    return replace(
+        result,
+        measured=MappingProxyType(measured),
+        model=model or result.model,
+        dtype=dtype or result.dtype,
+        tp=tp or result.tp,
+        pp=pp or result.pp,
+        ep=ep or result.ep,
+        input_tokens=prompt_tokens or result.input_tokens,
+        output_tokens=generate_tokens or result.output_tokens,
+        concurrency=batch or result.concurrency,
+        concurrency_from="given" if batch else result.concurrency_from,
+    )
+
+
+def _ask_for_missing(result: ServingResult, gpu: str | None) -> None:
+    lacking = [
+        what
+        for what, there in (
+            ("the GPU (--gpu)", gpu or result.gpu),
+            ("the model (--model)", result.model),
+            ("the sequences at once (--batch)", result.concurrency),
+            ("the prompt's length (--prompt)", result.input_tokens),
+            ("the output's length (--generate)", result.output_tokens),
+        )
+        if not there
+    ]
+    if lacking:
+        raise InputError(f"{result.source}, a result of {result.tool}, does not tell {', '.join(lacking)}: give it")
+
+
+def _phase(prediction: Prediction, name: str) -> PhasePrediction | None:
+    return next((one for one in prediction.phases if one.phase == name), None)
+
+
+def _relative(phase: PhasePrediction | None, figure: str) -> float:
+    """Half the interval of a figure of a phase, relative to it."""
+    if phase is None:
+        return 0.0
+    lower, upper = phase.interval(figure)
+    return math.sqrt(upper / lower) - 1 if lower > 0 else 0.0
+
+
+def _of_batch(whole: Prediction, size: int, output: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Figures of a batch that is run from start to end."""
+    prefill, decode = _phase(whole, "prefill"), _phase(whole, "decode")
+    lower, upper = whole.interval("time_s")
+    energy_lower, energy_upper = whole.interval("energy_j")
+    figures = {
+        "batch_latency_s": whole.time_s,
+        "power_w": whole.power_w,
+        "energy_per_token_j": whole.energy_j / (size * output),
+    }
+    spread = {
+        "batch_latency_s": math.sqrt(upper / lower) - 1,
+        "energy_per_token_j": math.sqrt(energy_upper / energy_lower) - 1,
+    }
+    if prefill is not None:
+        figures["prefill_s"], spread["prefill_s"] = prefill.time_s, _relative(prefill, "time_s")
+    if decode is not None:
+        figures["decode_step_s"] = decode.time_s / decode.passes
+        spread["decode_step_s"] = _relative(decode, "time_s")
+    return figures, spread
+
+
+def _of_stream(
+    whole: Prediction, one: Prediction, size: int, prompt: int, output: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Figures of a stream of requests, `size` at once."""
+    prefill, decode = _phase(one, "prefill") or one.phases[0], _phase(whole, "decode")
+    step_s = decode.time_s / decode.passes if decode is not None else 0.0
+    step_j = decode.energy_j / decode.passes if decode is not None else 0.0
+    ttft = prefill.time_s + step_s
+    served = (output - 1) * step_s + size * prefill.time_s
+    energy = (output - 1) * step_j / size + prefill.energy_j
+    figures = {
+        "ttft_s": ttft,
+        "e2el_s": served,
+        "request_throughput": size / served,
+        "output_throughput": size * output / served,
+        "total_throughput": size * (prompt + output) / served,
+        "power_w": energy * size / served,
+        "energy_per_token_j": energy / output,
+    }
+    slow = max(_relative(prefill, "time_s"), _relative(decode, "time_s"))
+    spread = dict.fromkeys(figures, slow)
+    spread["ttft_s"] = _relative(prefill, "time_s")
+    spread["energy_per_token_j"] = max(_relative(prefill, "energy_j"), _relative(decode, "energy_j"))
+    spread["power_w"] = max(_relative(prefill, "power_w"), _relative(decode, "power_w"))
+    if output > 1:
+        figures["tpot_s"] = figures["itl_s"] = max(served - ttft, step_s) / (output - 1)
+        spread["tpot_s"] = spread["itl_s"] = slow
+    return figures, spread
+
+
+def _notes(result: ServingResult, size: int, prompt: int, output: int) -> list[str]:
+    if result.one_batch:
+        return []
+    how = _HOW.get(result.concurrency_from, result.concurrency_from)
+    out = [
+        f"priced as a fixed batch of {size} sequences ({how}) of {prompt:,} + {output:,} tokens, the mean lengths; "
+        "CUDA graphs; spread of lengths, prefix caching, speculative decoding and the server's own code are not "
+        "in it",
+        "TTFT is the prefill of one prompt and the decoding step it waits for; time in a queue is not in it",
+    ]
+    several = result.measured.get("itl_s", 0.0) / (result.measured.get("tpot_s") or math.inf)
+    if several > _SEVERAL:
+        out.append(
+            f"ITL is {several:.2f} times TPOT: that many tokens come in one piece (speculative decoding, or a stream "
+            "that is sent in pieces); the prediction is of one token at a time, beside TPOT"
+        )
+    if "itl_s" in result.measured and "tpot_s" not in result.measured:
+        out.append("TPOT is not in the file: with one token a piece and answers of like length it equals ITL")
+    if "tpot_s" in result.measured and "itl_s" not in result.measured:
+        out.append("ITL is not in the file: with one token a piece and answers of like length it equals TPOT")
+    queued = result.measured.get("ttft_s", 0.0) > 3 * result.measured.get("tpot_s", math.inf) * max(size, 1)
+    if queued and result.request_rate == math.inf:
+        out.append("all requests were sent at once: most of the measured TTFT is time in the queue")
+    return out
+
+
+_HOW = {
+    "limit": "the limit that was set",
+    "mean": "as measured, the mean",
+    "Little's law": "rate times latency, by Little's law",
+    "given": "as given",
+}
