@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from joulecast.scenarios.sweep.result import Sweep
     from joulecast.scenarios.timeline import Timeline
     from joulecast.scenarios.training.prediction import TrainingPrediction
+    from joulecast.traces.attribution import Attribution, attribute
     from joulecast.workloads.pytorch import capture
     from joulecast.workloads.pytorch_costs import op_cost
     from joulecast.workloads.table import Workload
@@ -31,6 +32,8 @@ _WHERE = {
     "TrainingPrediction": "scenarios.training.prediction",
     "Sweep": "scenarios.sweep.result",
     "predict_kernels": "scenarios.kernels",
+    "attribute": "traces.attribution",
+    "Attribution": "traces.attribution",
     "KernelTable": "scenarios.kernels",
     "footprint": "scenarios.footprint",
     "Footprint": "scenarios.footprint",
@@ -50,6 +53,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "Attribution",
     "Footprint",
     "Gpu",
     "InfeasibleError",
@@ -63,6 +67,7 @@ __all__ = [
     "TrainingPrediction",
     "Workload",
     "__version__",
+    "attribute",
     "capture",
     "footprint",
     "gpu_names",
@@ -70,7 +75,6 @@ __all__ = [
     "op_cost",
     "predict",
     "predict_kernels",
-    "attribute",
     "sweep",
     "train",
     "use_coefficients",
