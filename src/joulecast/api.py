@@ -78,6 +78,7 @@ def predict(
     temperature_c: float | None = None,
     forecast_from: str | None = None,
     ignore_memory: bool = False,
+    strict: bool = False,
     **options: Any,
 ) -> Prediction:
     """Time, power and energy of a model on a GPU.
@@ -117,6 +118,8 @@ def predict(
         ``ampere``: as if nothing had ever been measured on GPUs of later architectures.
     ignore_memory : bool
         Price a model that does not fit all the same.
+    strict : bool
+        Refuse a workload with operations that can't be priced, whatever their share.
     **options
         As for `workload`, where `source` is not one already.
 
@@ -148,6 +151,7 @@ def predict(
             memory_clock_mhz=memory_clock_mhz,
             temperature_c=temperature_c,
             ignore_memory=ignore_memory,
+            strict=strict,
         )
     if forecast_from is None:
         return found

@@ -33,6 +33,13 @@ def predict(
         typer.Argument(metavar="MODEL", help="A hub name, config.json, operation list or trace.", show_default=False),
     ] = None,
     trace: Annotated[str | None, _option("--trace", "FILE", "A profiler trace whose operators to price.")] = None,
+    module: Annotated[
+        str | None,
+        _option(
+            "--module", "PKG.MOD:FACTORY", "Your own code, which is imported and run: it returns (module, inputs)."
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse what can't be priced whole.")] = False,
     batch: Annotated[str | None, _option("--batch", "N", "Sequences or images at once [1].")] = None,
     prompt: Annotated[str | None, _option("--prompt", "N", "Prompt tokens a sequence.")] = None,
     generate: Annotated[str | None, _option("--generate", "N", "Tokens to generate a sequence.")] = None,
@@ -116,6 +123,7 @@ def predict(
         "forecast_from": forecast,
         "changes": options.changes(set_) or None,
         "ignore_memory": ignore_memory or None,
+        "strict": strict or None,
     }
     clocks = options.numbers("--clock", clock, "MHz") or (None,)
     limits = options.numbers("--power-limit", power_limit, "W", example="200:400:50") or (None,)
@@ -125,7 +133,9 @@ def predict(
         start=start,
     )  # fmt: skip
     over_time = timelines.asked(timeline, timeline_passes, timeline_phase, meter_ms)
-    workload, outcomes = _outcomes(_source(source, trace), names, points, _given(model), _given(run))
+    asked = _given(model)
+    what = _source(source, trace, module, asked)
+    workload, outcomes = _outcomes(what, names, points, asked, _given(run))
 
     from joulecast.cli import operating_points, rows
     from joulecast.cli import page as pages
@@ -176,10 +186,16 @@ def _points(clocks: Sequence[float | None], limits: Sequence[float | None]) -> l
     return [_given({"clock_mhz": clock, "power_limit_w": limit}) for limit in limits for clock in clocks]
 
 
-def _source(source: str | None, trace: str | None) -> str:
-    """What to price: the model, or the trace."""
-    if (source is None) == (trace is None):
-        raise InputError("give one of MODEL (a name or a file) and --trace FILE")
+def _source(source: str | None, trace: str | None, module: str | None, model: dict[str, Any]) -> Any:
+    """What to price: the model, the trace, or the workload of the user's own program."""
+    if sum(one is not None for one in (source, trace, module)) != 1:
+        raise InputError("give one of MODEL (a name or a file), --trace FILE and --module PKG.MOD:FACTORY")
+    if module is not None:
+        from joulecast.cli.programs import program_workload
+
+        workload = program_workload(module, model)
+        model.clear()
+        return workload
     if trace is not None:
         from joulecast.workloads.trace_stream import is_trace, opened
 
@@ -191,7 +207,7 @@ def _source(source: str | None, trace: str | None) -> str:
 
 
 def _outcomes(
-    source: str, names: list[str], points: list[dict[str, Any]], model: dict[str, Any], run: dict[str, Any]
+    source: Any, names: list[str], points: list[dict[str, Any]], model: dict[str, Any], run: dict[str, Any]
 ) -> tuple[str, list[Outcome]]:
     """What comes of each GPU and point; a wrong name fails at once, what can't be run only by itself."""
     import joulecast as jc

@@ -26,6 +26,7 @@ from joulecast.scenarios.launched import Launched
 from joulecast.scenarios.memory import memory_need, refuse_what_does_not_fit
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
 from joulecast.scenarios.pricing import Rows, host_of, laid_out, nearly_alike, passes_of, prepared
+from joulecast.scenarios.unpriced import unpriced_warnings, unpriced_width
 from joulecast.workloads.kinds import kind
 from joulecast.workloads.table import Workload, decode
 
@@ -70,6 +71,7 @@ def predict_workload(
     memory_clock_mhz: float | None = None,
     temperature_c: float | None = None,
     host_speed: float | None = None,
+    strict: bool = False,
 ) -> Prediction:
     """Predict a workload on a GPU.
 
@@ -97,6 +99,8 @@ def predict_workload(
         Of the GPU, for its leakage; default that of the measurements. [deg C]
     host_speed : float, optional
         Speed of the host over that of the fitted one; not beside `host_us_per_launch`.
+    strict : bool
+        Refuse a workload with operations that can't be priced.
 
     Returns
     -------
@@ -124,7 +128,7 @@ def predict_workload(
         for phase, members in _phases(workload, rows).items()
     }
     parts = _Parts(lowered, rows, runs, described, limit)
-    warnings = []
+    warnings = unpriced_warnings(workload.name, parts.unpriced_shares(), strict)
     if not memory.fits:
         warnings.append(
             f"needs {memory.needed_gb:.1f} GB of memory where {described.name} has {memory.available_gb:.1f} GB: "
@@ -235,6 +239,7 @@ class _Parts:
         hosted = sum(times[name] for name in names if self.runs[name].host_s > self.runs[name].gpu_s) / time_s
         known = load_intervals()
         time_width = float(combined((1 - hosted) * kernels, hosted * known.host, known.model))
+        time_width += unpriced_width(self.unpriced_shares())
         capped = sum(times[name] for name in names if self.runs[name].throttled) / time_s
         power_width = (1 - capped) * rows.priced.power.spread90 + capped * known.capped_power
         energy_width = float(combined(time_width, power_width))
