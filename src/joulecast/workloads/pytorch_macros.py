@@ -237,6 +237,8 @@ _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 _WHOLE: dict[Any, Callable[[Macros, Any, Any], Any]] = {
     F.scaled_dot_product_attention: _scaled_dot_product,
+    torch.ops.aten.scaled_dot_product_attention.default: _scaled_dot_product,
+    torch.ops.aten.rms_norm.default: _rms_norm,
     F.rms_norm: _rms_norm,
     torch.rms_norm: _rms_norm,
     **{getattr(_VARIABLE, name): _recurrent(name, gates) for name, gates in _GATES.items()},

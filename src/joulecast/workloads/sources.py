@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, shortened
+from joulecast.workloads.exported import is_exported, workload_of_exported
 from joulecast.workloads.files import content_of, content_of_json, named, parse_json, read_bytes, text_of
 from joulecast.workloads.pytorch import is_module
 from joulecast.workloads.table import Workload
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Endings that a model's name never has: a string with one of them is meant as a file.
 _FILE_ENDINGS = frozenset(
-    {".json", ".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".pt", ".pth", ".bin", ".pkl", ".ckpt", ".npz", ".npy",
-     ".h5", ".onnx", ".safetensors", ".gguf", ".zip", ".gz", ".toml", ".yaml", ".yml"}
+    {".json", ".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".pt", ".pt2", ".pth", ".bin", ".pkl", ".ckpt", ".npz",
+     ".npy", ".h5", ".onnx", ".safetensors", ".gguf", ".zip", ".gz", ".toml", ".yaml", ".yml"}
 )  # fmt: skip
 _SHAPES_ARE_FIXED = "{what} has its shapes and formats in it: {option} can't be asked of it"
 
@@ -98,6 +99,11 @@ def _from_file(path: Path, request: Request | None, options: Mapping[str, Any]) 
 
         _refuse_options("a trace", _given(request, options))
         return workload_of_trace(path)
+    if is_exported(path):
+        given = _given(request, options)
+        precision = {"dtype": given.pop("dtype")} if "dtype" in given else {}
+        _refuse_options("an exported program", given)
+        return workload_of_exported(path, **precision)
     data = read_bytes(path)
     content = content_of(data, name)
     if content == "json":
