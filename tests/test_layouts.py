@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joulecast as jc
+from joulecast.cli import main
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.lowering.execution import Execution, share_of_batch
@@ -175,6 +177,25 @@ def test_the_first_or_last_stage_holds_the_embedding_and_needs_the_most():
     whole = workload.memory.weights_bytes
     table = 128_256 * 4096 * 2
     assert math.isclose(need.weights_gb * 1e9, (whole - 2 * table) / 4 + table, rel_tol=1e-12)
+
+
+def test_the_command_line_divides_the_batch_and_tells_each_gpu(capsys):
+    asked = ("predict", SMALL, "--gpu", "h100", "--batch", "8", "--prompt", "64", "--generate", "4", "--dp", "2")
+    more = ("--pp", "2", "--microbatches", "2", "--overlap", "0.5")
+    assert main([*asked, *more, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert found["gpu_count"] == 4
+    assert found["question"]["batch"] == 8
+    assert math.isclose(found["power_per_gpu_w"] * 4, found["total"]["power_w"])
+    assert math.isclose(found["energy_per_gpu_j"] * 4, found["total"]["energy_j"])
+    assert found["phases"][0]["tokens_in"] == 8 * 64
+    assert math.isclose(found["phases"][0]["bubble_share"], 1 / 3)
+    assert main([*asked, *more]) == 0
+    page = capsys.readouterr().out
+    assert "each GPU" in page
+    assert "stages wait for each other" in page
+    assert main(["predict", SMALL, "--gpu", "h100", "--batch", "3", "--dp", "2"]) == 2
+    assert "does not divide over 2" in capsys.readouterr().err
 
 
 def test_more_gpus_than_a_node_are_told():

@@ -155,8 +155,8 @@ def test_states_that_it_does_not_have_are_refused(asked, message):
         jc.predict(WORKLOAD, "a10", **asked)
 
 
-def test_a_gpu_of_one_memory_clock_says_so():
-    with pytest.raises(InputError, match="one step"):
+def test_a_gpu_whose_memory_steps_are_not_known_says_so():
+    with pytest.raises(InputError, match="leave the memory clock out"):
         jc.predict(WORKLOAD, "h100", memory_clock_mhz=5001)
 
 

@@ -106,10 +106,11 @@ def _host(passes: Path, folder: Path, form: str, output: Path | None) -> None:
 def _rebuild(path: Path, folder: Path, stages: list[str]) -> None:
     """The stages of a whole data folder, with a line for each fit."""
     from joulecast.calibration.build import STAGES, build
+    from joulecast.calibration.forecast import build_forecasts
 
     names = options.names("--stage", stages)
     for name in names:
-        options.one_of("--stage", name, STAGES)
+        options.one_of("--stage", name, (*STAGES, "forecast"))
     if not path.is_dir():
         raise InputError(f"--stage needs a data folder, {path} is none")
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +121,10 @@ def _rebuild(path: Path, folder: Path, stages: list[str]) -> None:
             lines.append(line)
             tell(line, 0.0)
 
-        build(path, folder, tuple(names), tell=say)
+        if set(names) & set(STAGES):
+            build(path, folder, tuple(names), tell=say)
+        if "forecast" in names:
+            build_forecasts(path, folder, lambda data, out, tell: build(data, out, STAGES, tell), say)
     for line in lines:
         typer.echo(line)
 

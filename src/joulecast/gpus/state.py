@@ -45,8 +45,10 @@ def running_at(gpu: Gpu, *, memory_clock_mhz: Any = None, temperature_c: Any = N
 
 def _at_memory_clock(gpu: Gpu, clock_mhz: float) -> Gpu:
     steps = gpu.memory_clocks_mhz
+    if not steps:
+        raise InputError(f"{gpu.name} has no steps of its memory clock that are known: leave the memory clock out")
     if clock_mhz not in steps:
-        known = f"its steps are {', '.join(f'{one:g}' for one in steps)} MHz" if steps else "it has one step"
+        known = f"its steps are {', '.join(f'{one:g}' for one in steps)} MHz"
         raise InputError(f"{gpu.name} has no memory clock of {clock_mhz:g} MHz that is known: {known}")
     whole = rated(gpu)
     if clock_mhz == steps[0]:
