@@ -25,6 +25,7 @@ from joulecast.traces.power_log import read_power_log
 from joulecast.traces.read import read_profile
 from joulecast.traces.reconcile import reconcile
 from joulecast.traces.stacks import stacks
+from joulecast.traces.times import time_errors
 from joulecast.workloads.aten_shapes import rows_of
 from joulecast.workloads.profile import Signature
 from joulecast.workloads.trace_stream import EventStream
@@ -746,3 +747,34 @@ def test_predict_takes_a_model_or_a_trace(arguments: list[str], capsys: pytest.C
 def test_options_that_a_trace_has_in_it_are_refused(training: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--trace", str(training), "--gpu", "a100", "--batch", "8"]) == 2
     assert "a trace has its shapes and formats in it" in capsys.readouterr().err
+
+
+# --- predicted against measured times --------------------------------------------------------------------------------
+
+
+def test_operations_that_ran_beside_others_are_scored_apart(tmp_path: Path) -> None:
+    shapes = ([[4096, 4096], [4096, 4096]], ["c10::Half"] * 2)
+    events = [op("aten::mm", 0, 9, *shapes), launch(1, 1), kernel(GEMM, 20, 600, 1),
+              op("aten::mm", 700, 9, *shapes), launch(701, 2), kernel(GEMM, 800, 1000, 2),
+              kernel("ncclDevKernel_AllReduce_Sum_f16_RING_LL(P)", 900, 800, 3, stream=9)]  # fmt: skip
+    rows = time_errors(attribute(written(tmp_path / "t.json", trace(events))).shares)
+    assert [(row["family"], row["ran"], row["operations"]) for row in rows] == [
+        ("gemm", "alone", 1), ("gemm", "beside others", 1),
+    ]  # fmt: skip
+    assert rows[0]["time_s"] == pytest.approx(600e-6)
+
+
+def test_products_of_rows_that_are_not_aligned_are_predicted_slower(tmp_path: Path) -> None:
+    def predicted(align: int) -> float:
+        name = f"void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_16x4_nt_align{align}>(P)"
+        events = [op("aten::mm", 0, 9, [[512, 1024], [1024, 512]], ["float"] * 2), launch(1, 1), kernel(name, 20, 9, 1)]
+        return float(attribute(written(tmp_path / "t.json", trace(events))).shares[0].energies.predicted_s[0])
+
+    assert predicted(1) == pytest.approx(1.6 * predicted(4), rel=0.01)
+
+
+def test_products_that_ran_alone_on_an_a100_are_predicted_within_15_per_cent(data_dir: Path) -> None:
+    found = attribute(data_dir / "traces" / "pytorch_a100_train.json.gz", "a100-sxm-40gb")
+    alone = next(row for row in time_errors(found.shares) if (row["family"], row["ran"]) == ("gemm", "alone"))
+    assert alone["operations"] > 1000
+    assert alone["median_error"] < 0.15

@@ -11,6 +11,7 @@ from joulecast.reports.tables import Block, Facts, Heading, Table
 from joulecast.traces.attribution import Attribution, basis_shares, recognised_share
 from joulecast.traces.groups import IDLE
 from joulecast.traces.names import short_name
+from joulecast.traces.times import time_errors
 
 if TYPE_CHECKING:
     from joulecast.traces.reconcile import Reconciliation
@@ -28,6 +29,7 @@ def page(found: Attribution, by: str, top: int, meter: Reconciliation | None) ->
         ("energy goes to", tuple(f"{name} {text.percent(share)}" for name, share in _top(families, 8))),
         ("work known by", tuple(f"{name} {text.percent(share)}" for name, share in known.items())),
         ("recognised", (f"kernels of {recognised} of the kernel time",)),
+        *_times(found),
     )
     hardware = f"{found.gpu} · {text.whole(found.clock_mhz)} MHz · {text.whole(found.power_limit_w)} W limit"
     blocks: list[Block] = [Heading(_title(found), hardware), _totals(found), Facts(facts), _table(found, by, top)]
@@ -56,6 +58,7 @@ def document(found: Attribution, by: str, meter: Reconciliation | None) -> dict[
         "idle_j": sum(share.account.idle_j for share in found.shares),
         "recognised_time_share": recognised_share(found.shares),
         "work_known_by": basis_shares(found.shares),
+        "predicted_times": time_errors(found.shares),
         "families": _records(found.table("family")),
         "by": by,
         "groups": _records(found.table(by)),
@@ -133,6 +136,17 @@ def _table(found: Attribution, by: str, top: int) -> Table:
 
 def _short(name: str, by: str) -> str:
     return text.in_middle(short_name(name) if by == "kernel" and name != IDLE else name, _NAME_WIDTH)
+
+
+def _times(found: Attribution) -> list[tuple[str, tuple[str, ...]]]:
+    """Predicted against measured times, of what ran alone and was long enough to matter."""
+    rows = [row for row in time_errors(found.shares) if row["family"] != "elementwise"]
+    words = [
+        f"{row['family']} {text.percent(row['median_error'])} off in the median of {text.whole(row['operations'])} "
+        f"that ran {row['ran']}"
+        for row in rows
+    ]
+    return [("predicted times", tuple(words))] if words else []
 
 
 def _top(columns: Mapping[str, list[Any]], many: int) -> list[tuple[str, float]]:

@@ -19,6 +19,7 @@ _DIRECTIONS = tuple((re.compile(pattern), name) for pattern, name in patterns.DI
 _NAMESPACES = re.compile(r"^(?:at|native|c10|detail|cuda|fbgemm_gpu|anonymous namespace|internal|impl|std|epilogue)::")
 _RESULT = re.compile(r"^(?:void |std::enable_if<.*?>::type )")
 _CUBLAS = re.compile(r"^(volta|turing|ampere|hopper|maxwell|pascal|kepler|sm\d+_xmma|ada|blackwell)")
+_ALIGN = re.compile(r"align[abc]?(\d+)")
 _ELEMENTS = re.compile(r"(?:detail|std)::array<char ?\*, ?(\d+)")
 _WORK = re.compile(r"(vectorized|unrolled|legacy|)_?elementwise_kernel<(\d+)(?:, (\d+))?")
 
@@ -46,6 +47,8 @@ class KernelName:
         ``nn``, ``nt``, ``tn`` or ``tt`` of a matrix product; else empty.
     direction : str
         ``dgrad``, ``wgrad`` or ``backward``; empty for the forward pass.
+    alignment : int
+        Elements of the operands that a matrix product loads at a time; 0 where not told.
     tensors : int
         Tensors that an elementwise kernel reads and writes; 0 where not told.
     elements_per_thread : int
@@ -59,6 +62,7 @@ class KernelName:
     tile: tuple[int, ...] = ()
     layout: str = ""
     direction: str = ""
+    alignment: int = 0
     tensors: int = 0
     elements_per_thread: int = 0
 
@@ -91,6 +95,7 @@ def parsed(name: str) -> KernelName:
         _tile(whole) if matrix else (),
         _layout(whole) if family == "gemm" else "",
         next((word for pattern, word in _DIRECTIONS if pattern.search(whole)), ""),
+        _alignment(whole) if matrix else 0,
         tensors,
         per_thread,
     )
@@ -144,6 +149,11 @@ def _tile(whole: str) -> tuple[int, ...]:
             sizes = [int(one or 0) for one in found.groups()]
             return tuple((*sizes, 0)[:3])
     return ()
+
+
+def _alignment(whole: str) -> int:
+    found = _ALIGN.search(whole)
+    return int(found.group(1)) if found else 0
 
 
 def _layout(whole: str) -> str:
