@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,9 +54,33 @@ def score_generations(folder: Path, tell: Callable[[str, float], None] = lambda 
 
 
 def _shape(model: str) -> str:
-    """What models of like shape share: their config without the size of the vocabulary."""
-    config = {key: value for key, value in entry(model).config.items() if key != "vocab_size"}
+    """What models of like shape share: their config but for the sizes of vocabulary and context."""
+    config = {name: value for name, value in entry(model).config.items() if name not in _NOT_SHAPE}
+    if config.get("num_key_value_heads") == config.get("num_attention_heads"):
+        config.pop("num_key_value_heads", None)
     return str(sorted(config.items()))
+
+
+_NOT_SHAPE = ("vocab_size", "max_position_embeddings")
+
+
+#: How far the mean power of a model's runs may lie from the median of its shape before the others contradict it.
+_CONTRADICTED = 0.15
+
+
+def agreeing(scored: Sequence[ScoredRun]) -> list[ScoredRun]:
+    """Runs of models whose mean power is within 15 % of the median of all of the same shape on the same GPU."""
+    shape_w: dict[tuple[str, str], list[float]] = defaultdict(list)
+    model_w: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in scored:
+        shape_w[one.gpu, _shape(one.model)].append(one.measured_w)
+        model_w[one.gpu, one.model].append(one.measured_w)
+
+    def off(one: ScoredRun) -> float:
+        middle = float(np.median(shape_w[one.gpu, _shape(one.model)]))
+        return abs(float(np.mean(model_w[one.gpu, one.model])) / middle - 1.0)
+
+    return [one for one in scored if off(one) <= _CONTRADICTED]
 
 
 def holds_generations(path: Path) -> Path | None:

@@ -11,11 +11,11 @@ import numpy as np
 
 from joulecast.calibration.mechanisms import ALL, NAMES
 from joulecast.validation.engines import holds_engine_runs, score_engines
-from joulecast.validation.generations import LEFT_OUT, holds_generations, score_generations
+from joulecast.validation.generations import LEFT_OUT, agreeing, holds_generations, score_generations
 from joulecast.validation.metrics import metrics
 from joulecast.validation.passes import score_passes
 from joulecast.validation.pipelines import holds_pipeline_runs, score_pipelines
-from joulecast.validation.runs import ScoredRun, run_table
+from joulecast.validation.runs import ScoredRun, run_figures, run_table
 from joulecast.validation.summary import pass_figures
 
 Tell = Callable[[str, float], None]
@@ -42,13 +42,22 @@ class Part:
 
 def _generation_tables(scored: Sequence[ScoredRun]) -> dict[str, Any]:
     by_model = [one for one in scored if one.group == LEFT_OUT[0]]
+    agreed = agreeing(by_model)
+    apart = len(by_model) - len(agreed)
     return {
         "groups": [
             {**row, "left_out": what}
             for what in LEFT_OUT
             for row in run_table([one for one in scored if one.group == what], lambda one: one.gpu)
         ],
-        "total": [{**row, "left_out": row["group"]} for row in run_table(scored, lambda one: one.group)],
+        "total": [
+            *({**row, "left_out": row["group"]} for row in run_table(scored, lambda one: one.group)),
+            {
+                "group": f"all but {apart} that others of their shape contradict",
+                "left_out": LEFT_OUT[0],
+                **run_figures(agreed),
+            },
+        ],
         "models": run_table(by_model, lambda one: one.model),
         "like_runs": [_like_runs(by_model, lambda one: (one.gpu, one.model))],
     }
