@@ -55,4 +55,25 @@ SOURCES = (
         "as published with the paper",
         "MIT",
     ),
+    Source(
+        "mlenergy",
+        "chat answers in eager PyTorch, batch 1: time and energy on V100, A40 and A100",
+        "ml-energy/leaderboard-v2",
+        "c3af7f3",
+        "Apache-2.0",
+    ),
+    Source(
+        "e2e/llm_inference_bench",
+        "vLLM and TensorRT-LLM offline: throughput, mean power of some runs",
+        "argonne-lcf/LLM-Inference-Bench",
+        "4211f5d",
+        "BSD-3-Clause",
+    ),
+    Source(
+        "e2e/power_hungry_processing",
+        "Hugging Face pipelines at batch 1: time, energy of eight GPUs of which one works",
+        "sashavor/co2_inference",
+        "9ae9895",
+        "MIT",
+    ),
 )
