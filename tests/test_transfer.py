@@ -17,6 +17,7 @@ from joulecast.calibration.time_fit import fit_time
 from joulecast.coefficients import likeness, store, transfer
 from joulecast.coefficients.likeness import correction_share, influence, unlikeness
 from joulecast.coefficients.schema import TIME_PARAMETERS, GpuCoefficients, TimeCoefficients
+from joulecast.coefficients.voltage import rate_energy
 from joulecast.gpus import gpu_names, load_gpu
 from joulecast.kernels.work import work
 from joulecast.physics.correction import correction_factor, output_head
@@ -291,9 +292,14 @@ def _energies(gpu, factor=1.0, rows=10_000):
 
 def test_sms_of_one_more_of_the_same_chip_take_as_much_each(powered):
     powered(B200_SXM_180GB=replace(_energies(B200), active_w=296.0))
-    found = transfer.power_coefficients(load_gpu("GB200-186GB"))
-    assert found.active_w == pytest.approx(296.0 * (152 * 2010) / (148 * 1855))
-    assert found.tensor_pj["bf16"] == pytest.approx(transfer.default_power(B200).tensor_pj["bf16"])
+    more = load_gpu("GB200-186GB")
+    found = transfer.power_coefficients(more)
+    higher = rate_energy(
+        more, B200, transfer.default_power(B200)
+    )  # 2010 of 2062 MHz take more voltage than 1855 of 1965
+    assert 1.0 < higher < 1.1
+    assert found.active_w == pytest.approx(296.0 * higher * (152 * 2010) / (148 * 1855))
+    assert found.tensor_pj["bf16"] == pytest.approx(transfer.default_power(B200).tensor_pj["bf16"] * higher)
 
 
 def test_a_what_if_of_sms_and_clock_takes_power_as_a_gpu_that_has_them(powered):
@@ -351,3 +357,11 @@ def test_arithmetic_that_no_relative_has_takes_energy_too(powered):
     found, plain = transfer.power_coefficients(B200).tensor_pj, transfer.default_power(B200).tensor_pj
     assert "fp4" not in _energies(H200).tensor_pj
     assert found["fp4"] == pytest.approx(plain["fp4"] * found["bf16"] / plain["bf16"], rel=0.01)
+
+
+def test_energies_go_with_the_voltage_that_rates_are_stated_at(powered):
+    card = load_gpu("RTX-4000-ADA")  # rates at 2175 of 3105 MHz: at the knee of the curve, where the voltage is lowest
+    powered(L40S=_energies(L40S))  # rates at its highest clock, on the same process
+    found, plain = transfer.power_coefficients(card), transfer.default_power(L40S)
+    assert found.tensor_pj["bf16"] == pytest.approx(plain.tensor_pj["bf16"] * 0.75**2, rel=1e-3)
+    assert found.dram_pj == pytest.approx(plain.dram_pj)

@@ -22,6 +22,7 @@ from joulecast.coefficients.schema import (
     TimeCoefficients,
 )
 from joulecast.coefficients.versions import stood_in
+from joulecast.coefficients.voltage import rate_energy
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.gpus.state import rated
@@ -227,9 +228,10 @@ _NAMED = 0.1
 def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoefficients:
     """Energies of `gpu`: its own where fitted, else those of its relatives, rescaled and blended.
 
-    Core energies go with the process node, DRAM's with the type of memory, static power with what is said of idle
-    power, and the power of active SMs with their number and clock: a limit of the board lowers the clock, not what an
-    SM takes. Numbers are averaged as logarithms; nearer relatives count more, and fits on many rows.
+    Core energies go with the process node and the voltage that rates are stated at, DRAM's with the type of memory,
+    static power with what is said of idle power, and the power of active SMs with their number and clock: a limit of
+    the board lowers the clock, not what an SM takes. Numbers are averaged as logarithms; nearer relatives count more,
+    and fits on many rows.
 
     Parameters
     ----------
@@ -278,6 +280,7 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
 def _rescaled(power: PowerCoefficients, other: Gpu, gpu: Gpu) -> PowerCoefficients:
     """Energies of `other` as they would be on `gpu`, within what is possible there."""
     node = _ENERGY_NM.get(gpu.process_nm, gpu.process_nm) / _ENERGY_NM.get(other.process_nm, other.process_nm)
+    node *= rate_energy(gpu, other, power)
     dram = _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3) / _DRAM_ENERGY.get(other.dram_type.upper(), 1.3)
 
     def possible(name: str, pj: float) -> float:

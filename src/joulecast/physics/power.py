@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients.schema import PowerCoefficients
+from joulecast.coefficients.voltage import voltage_ratio
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import MATHS, KernelWork
 
@@ -118,43 +119,6 @@ def scaled(energy: WorkEnergy, factor: Any) -> WorkEnergy:
 def switching(work: KernelWork) -> Floats:
     """Factor on the energy of arithmetic: operands that are zero switch less. Dimensionless."""
     return 1.0 - ZERO_SAVING * work.zero_share
-
-
-def voltage_ratio(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
-    """Core voltage at a clock over that at the GPU's rate clock.
-
-    The driver's own points where the catalogue has them, else a family curve: flat up to a knee, then rising
-    a little faster than the clock. Valid over the GPU's clock range; held at its ends.
-
-    Parameters
-    ----------
-    clock_mhz : array_like
-        Core clock. [MHz]
-    gpu : Gpu
-    power : PowerCoefficients
-        For ``voltage_floor`` and ``voltage_knee`` of the family curve.
-
-    Returns
-    -------
-    ndarray
-        Ratio of voltages, 1 at the rate clock. Dimensionless.
-
-    Notes
-    -----
-    Dynamic power of CMOS goes with ``V^2 f``. Measured on an A100-PCIE-40GB: flat to 1,020 MHz, then up by
-    29 % at 1,410 MHz (K. Lee et al., EnergAIzer, ISPASS 2026, artifact).
-    """
-    clock = np.asarray(clock_mhz, dtype=np.float64)
-    if gpu.voltage_points:
-        mhz, mv = np.array(gpu.voltage_points).T
-        return np.asarray(np.interp(clock, mhz, mv) / np.interp(gpu.rate_clock_mhz, mhz, mv))
-    return _family_voltage(clock, gpu, power) / _family_voltage(gpu.rate_clock_mhz, gpu, power)
-
-
-def _family_voltage(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
-    share = np.clip(np.asarray(clock_mhz) / gpu.clock_max_mhz, 0.0, 1.0)
-    rise = np.clip((share - power.voltage_knee) / (1.0 - power.voltage_knee), 0.0, 1.0)
-    return power.voltage_floor + (1.0 - power.voltage_floor) * rise**1.2
 
 
 def core_scale(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
