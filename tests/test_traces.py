@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.reports.flame import svg
 from joulecast.traces.account import account
-from joulecast.traces.attribution import attribute, basis_shares, recognised_share
+from joulecast.traces.attribution import attribute, attributed, basis_shares, recognised_share
 from joulecast.traces.names import parsed, short_name
 from joulecast.traces.power_log import read_power_log
 from joulecast.traces.read import read_profile
@@ -736,6 +738,54 @@ def test_operators_that_can_t_be_priced_are_told_with_their_share_of_the_time(tm
     assert any("took 50 % of the measured kernel time" in note for note in found.notes)
     # 4 MiB over two steps
     assert found.unpriced["mylib::op"] == 2**20 * 4 / 2
+
+
+def test_a_profile_taken_by_torch_counts_the_flop_of_a_training_step(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile
+
+    net = torch.nn.Sequential(torch.nn.Linear(256, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    x = torch.randn(32, 256)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_modules=True, with_stack=True) as prof:
+            net(x).sum().backward()
+        prof.export_chrome_trace(str(tmp_path / "t.json"))
+    found = jc.workload(tmp_path / "t.json")
+    # forward, gradient of both weights, and of the second layer's input; 2 FLOP a multiply-add
+    forward = 2 * 32 * (256 * 128 + 128 * 10)
+    assert found.flop("matmul") == 2 * forward + 2 * 32 * 128 * 10
+    assert "Sequential_0.Linear_0" in found.layers
+
+
+def test_gradients_of_a_convolution_are_those_that_were_asked_for() -> None:
+    dims = ((2, 16, 16, 16), (2, 3, 32, 32), (16, 3, 3, 3))
+    mask = ("", "", "", "[16]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[False, True, True]")
+    (row,) = rows_of("aten::convolution_backward", Signature(dims, ("float",) * 3, mask))
+    assert (row.kind, row.columns["stride"], row.columns["padding"]) == ("conv2d_weight_gradient", 2, 1)
+    # without values of the arguments both are, and the step follows from the sizes
+    both = rows_of("aten::convolution_backward", Signature(dims, ("float",) * 3))
+    assert [one.kind for one in both] == ["conv2d_data_gradient", "conv2d_weight_gradient"]
+    assert {(one.columns["stride"], one.columns["padding"]) for one in both} == {(2, 1)}
+
+
+def test_each_gradient_kernel_does_its_own_gradient(tmp_path: Path) -> None:
+    dims, types = [[8, 64, 28, 28], [8, 64, 28, 28], [64, 64, 3, 3]], ["c10::Half"] * 3
+    base = "sm80_xmma_{}_implicit_gemm_indexed_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_stage4"
+    events = [op("aten::convolution_backward", 0, 50, dims, types), launch(1, 1), launch(2, 2),
+              kernel(base.format("dgrad"), 60, 30, 1), kernel(base.format("wgrad"), 95, 40, 2)]  # fmt: skip
+    assignment = attribute(written(tmp_path / "t.json", trace(events))).shares[0].assignment
+    kinds = [assignment.units[unit].kind for unit in assignment.unit]
+    assert kinds == ["conv2d_data_gradient", "conv2d_weight_gradient"]
+    assert assignment.share.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("a100_train", "a100-sxm-40gb"), ("v100_train", "v100-sxm-16gb")])
+def test_without_the_shapes_of_a_real_trace_its_energy_comes_out_alike(data_dir: Path, name: str, gpu: str) -> None:
+    whole = read_profile(data_dir / "traces" / f"pytorch_{name}.json.gz")
+    none = replace(whole.operators, signature=np.full_like(whole.operators.signature, -1))
+    bare = replace(whole, operators=none, signatures=())
+    assert attributed([bare], gpu).energy_j == pytest.approx(attributed([whole], gpu).energy_j, rel=0.05)
 
 
 @pytest.mark.parametrize("arguments", [[], ["bert-base-uncased", "--trace", "x.json"], ["--trace", "nowhere.json"]])

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.traces.names import KernelName, parsed
-from joulecast.workloads.aten_shapes import OpRow, rows_of
+from joulecast.workloads.aten_arguments import OpRow
+from joulecast.workloads.aten_shapes import rows_of
 from joulecast.workloads.profile import COPY, KERNEL, OPERATOR, Floats, Ints, Profile
 
 #: Where what is known of an activity's work comes from, best first.
@@ -18,13 +19,15 @@ SHAPES, GRID, FAMILY, BYTES, NOTHING = range(5)
 BASES = ("shapes", "name and grid", "family", "bytes", "time alone")
 
 _MEMORY_KINDS = ("elementwise", "copy", "row_reduction", "gather")
-_ATTENTION_KINDS = ("context_attention", "generation_attention", "encoder_attention")
+_ATTENTION_KINDS = ("context_attention", "generation_attention", "encoder_attention", "attention_backward")
+_GRADIENTS = {"dgrad": "conv2d_data_gradient", "wgrad": "conv2d_weight_gradient"}
+_CONVOLUTIONS = ("conv2d", *_GRADIENTS.values())
 
 #: Kinds of operation that a kernel of each family can be the main part of.
 _FITS: Mapping[str, tuple[str, ...]] = {
-    "gemm": ("gemm", "batched_gemm", "conv2d"),
+    "gemm": ("gemm", "batched_gemm", *_CONVOLUTIONS),
     "gemv": ("gemm", "batched_gemm"),
-    "convolution": ("conv2d",),
+    "convolution": _CONVOLUTIONS,
     "attention": _ATTENTION_KINDS,
     "collective": ("nccl",),
     **dict.fromkeys(
@@ -40,7 +43,7 @@ _CLIMBS = 3
 
 #: Formats that a kernel's name may put in place of what its operator's tensors have.
 _ARITHMETIC = frozenset(("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4", "int8"))
-_DTYPE_COLUMN = {"gemm": "dtype", "batched_gemm": "dtype", "conv2d": "dtype"}
+_DTYPE_COLUMN = dict.fromkeys(("gemm", "batched_gemm", *_CONVOLUTIONS), "dtype")
 
 #: Elements of tensors that are neither whole numbers nor known: counted by their size.
 _STORED_AS = {"int64": "fp64", "int32": "fp32", "tf32": "fp32", "": "fp32", "nvfp4": "fp8"}
@@ -121,7 +124,8 @@ def _shared(owner: Ints, unit: Ints, count: Floats, time_s: Floats) -> Floats:
     share = np.zeros(len(owner))
     some = np.flatnonzero(unit >= 0)
     if some.size:
-        _, group = np.unique(owner[some], return_inverse=True)
+        pairs = np.stack([owner[some], unit[some]], axis=1)
+        group = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
         weight = np.maximum(time_s[some], 1e-12)
         share[some] = count[some] * weight / np.bincount(group, weights=weight)[group]
     return share
@@ -174,9 +178,11 @@ class _Units:
         """The one of an operator's `rows` that a kernel does, and how often; -1 where it does none of them."""
         key = (id(rows), name)
         if key not in self._chosen:
-            fits = _FITS.get(kernel.family, ())
-            row = next((one for one in rows if one.kind in fits), None)
-            self._chosen[key] = (-1, 0.0) if row is None else (self.code(_as_run(row, kernel)), row.count)
+            able = [one for one in rows if one.kind in _FITS.get(kernel.family, ())]
+            told = [one for one in able if one.kind == _GRADIENTS.get(kernel.direction)]
+            # a kernel that does not say which gradient it is of stands for all of them
+            count = sum(one.count for one in told or able)
+            self._chosen[key] = (self.code(_as_run((told or able)[0], kernel)), count) if able else (-1, 0.0)
         return self._chosen[key]
 
     def code(self, row: OpRow) -> int:

@@ -17,7 +17,7 @@ from joulecast.physics.power import STALLED_SHARE, core_scale, static_power_w
 from joulecast.physics.price import Priced, price
 from joulecast.physics.timing import core_share, duration_s
 from joulecast.traces.assign import BYTES, FAMILY, NOTHING, Assignment
-from joulecast.workloads.aten_shapes import OpRow
+from joulecast.workloads.aten_arguments import OpRow
 from joulecast.workloads.profile import KERNEL, Floats, Profile
 from joulecast.workloads.table import op_table
 

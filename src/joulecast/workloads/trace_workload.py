@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.errors import InputError
-from joulecast.workloads.aten_shapes import OpRow, rows_of, tensor_bytes
+from joulecast.workloads.aten_arguments import OpRow
+from joulecast.workloads.aten_shapes import rows_of, tensor_bytes
 from joulecast.workloads.kineto import read_kineto
 from joulecast.workloads.profile import KERNEL, OPERATOR, Profile
 from joulecast.workloads.table import Workload, WorkloadBuilder
@@ -18,7 +19,7 @@ from joulecast.workloads.trace_stream import Progress
 
 #: Kernels of matrix products of single-precision tensors that ran in the shorter format.
 _SHORTER = re.compile(r"tf32|s1688(gemm|fprop|dgrad|wgrad)_?(?!fp16|f16)|s1688(gemm)?_\d", re.IGNORECASE)
-_MATRIX = ("gemm", "batched_gemm", "conv2d")
+_MATRIX = ("gemm", "batched_gemm", "conv2d", "conv2d_data_gradient", "conv2d_weight_gradient")
 _STEP = re.compile(r"^ProfilerStep\s*#\s*\d+$")
 _LAYER_LENGTH = 120
 
@@ -53,7 +54,9 @@ def workload_of_profile(profile: Profile) -> Workload:
     """As `workload_of_trace`, of a profile that was read."""
     name = Path(profile.source).name
     if not len(profile.operators):
-        raise InputError(f"{name} is a profiler trace without operators: `joulecast attribute` counts its measured kernels")
+        raise InputError(
+            f"{name} is a profiler trace without operators: `joulecast attribute` counts its measured kernels"
+        )
     if not profile.has_shapes:
         raise InputError(
             f"{name} has no shapes (record_shapes=True): its operators can't be priced; `joulecast attribute` counts "
@@ -117,6 +120,8 @@ def _built(
             columns = dict(row.columns)
             if short and row.kind in _MATRIX and columns.get("dtype") == "fp32":
                 columns["dtype"] = "tf32"
+            if row.kind in ("gemm", "conv2d"):
+                columns["zero_share"] = 0.0  # what the tensors held was not recorded
             builder.add(row.kind, layer=layer, count=count * row.count / steps, **columns)
     total = sum(counts.values())
     notes = [
