@@ -168,6 +168,9 @@ def test_a_batch_whose_cache_does_not_fit_runs_in_waves():
 
 def test_models_that_are_not_known_or_do_not_fit_are_not_scored():
     run = engines.EngineRun("a", "A100-SXM-40GB", "vllm", "nobody/knows", 1, 16, 16, 1, 1.0, math.nan)
+    # 16 steps read 13.5 GB each: 0.14 s at 1,555 GB/s.
+    assert engines.waves_of(replace(run, model="huggyllama/llama-7b", time_s=0.2)) is not None
+    assert engines.waves_of(replace(run, model="huggyllama/llama-7b", time_s=0.13)) is None
     assert engines.waves_of(run) is None
     assert engines.waves_of(replace(run, model="meta-llama/Meta-Llama-3-70B")) is None
     assert engines.waves_of(replace(run, model="huggyllama/llama-7b", prompt=2048, generated=2048)) is None

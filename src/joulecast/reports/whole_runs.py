@@ -25,7 +25,8 @@ PARTS = {
         "vLLM and TensorRT-LLM of 2024 with fixed batches and lengths, fp16, one to four GPUs (LLM-Inference-Bench). "
         "Kernels are the shipped ones, which saw no run of this set: those of newer versions of the engines. Three "
         "numbers are fitted for each machine and engine on the other models: what the engine's host adds to a step, "
-        "to each sequence in it, and to a step on several GPUs. A batch whose cache does not fit runs in waves. Power "
+        "to each sequence in it, and to a step on several GPUs. A batch whose cache does not fit runs in waves. Runs "
+        "faster than the memory gives the weights once a step are set aside. Power "
         "is of one model alone, and nothing of it was fitted.",
     ),
     "pipelines": (

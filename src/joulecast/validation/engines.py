@@ -23,7 +23,7 @@ from joulecast.gpus import load_gpu
 from joulecast.lowering.execution import Execution
 from joulecast.physics.power import static_power_w
 from joulecast.scenarios.inference import predict_workload
-from joulecast.scenarios.memory import memory_need
+from joulecast.scenarios.memory import expert_weight_bytes, memory_need
 from joulecast.validation.runs import ScoredRun
 from joulecast.workloads.catalogue import from_name
 from joulecast.workloads.frames import read_frame
@@ -131,12 +131,18 @@ class Waves:
 
 
 def waves_of(run: EngineRun) -> Waves | None:
-    """Price a run; None where the model can't be run so: not known, its context too short, or no room for it."""
+    """Price a run; None where it can't be.
+
+    That is: the model is not known, its context too short, there is no room for it, or the run was faster than the
+    memory gives the weights once a step (its answers ended early).
+    """
     try:
         one = _priced(run.model, run.gpu, run.engine, run.gpus, run.prompt, run.generated, 1)
     except InputError:
         return None
-    room, each = one[3]
+    room, each, least_s = one[3]
+    if run.time_s < run.generated * least_s:
+        return None
     together = min(run.batch, int(room / each))
     if together < 1:
         return None
@@ -155,8 +161,11 @@ def waves_of(run: EngineRun) -> Waves | None:
 @lru_cache(maxsize=4096)
 def _priced(
     model: str, gpu: str, engine: str, gpus: int, prompt: int, generated: int, batch: int
-) -> tuple[float, float, float, tuple[float, float]]:
-    """Kernel time, energy of one GPU, clock, and (memory for the cache, cache of one sequence) of one wave."""
+) -> tuple[float, float, float, tuple[float, float, float]]:
+    """Kernel time, energy of one GPU and clock of one wave. [s, J, MHz]
+
+    Then memory for the cache, the cache of one sequence, and the least time of a step. [GB, GB, s]
+    """
     execution = Execution(launch_mode="cuda_graph", engine=engine, tp=gpus)
     workload = from_name(model, prompt_tokens=prompt, generate_tokens=generated, batch=batch, dtype="fp16")
     described = load_gpu(gpu)
@@ -164,7 +173,9 @@ def _priced(
     room = _MEMORY_SHARE * need.available_gb - need.weights_gb - need.activations_gb
     found = predict_workload(workload, described, execution=execution, ignore_memory=True)
     decode = found.phases[-1]
-    return found.time_s, found.energy_j / gpus, decode.clock_mhz, (room, need.kv_cache_gb / batch)
+    read_gb = (workload.memory.weights_bytes - expert_weight_bytes(workload)) / gpus / 1e9
+    limits = (room, need.kv_cache_gb / batch, read_gb / described.dram_gb_s)
+    return found.time_s, found.energy_j / gpus, decode.clock_mhz, limits
 
 
 @dataclass(frozen=True)
