@@ -154,7 +154,7 @@ def test_costs_of_steps_are_recovered(step_s: float, sequence_s: float, group_s:
 def test_a_batch_whose_cache_does_not_fit_runs_in_waves():
     def waves(batch: int) -> engines.Waves:
         found = engines.waves_of(
-            engines.EngineRun("a", "A100-SXM-40GB", "vllm", "meta-llama/Llama-2-7b-hf", 1, 2048, 2048, batch, 1.0, 0.0)
+            engines.EngineRun("a", "A100-SXM-40GB", "vllm", "meta-llama/Llama-2-7b-hf", 1, 2048, 2048, batch, 1e6, 0.0)
         )
         assert found is not None
         return found
@@ -266,7 +266,7 @@ def test_repetitions_become_their_median_and_seven_idle_gpus_are_taken_off(tmp_p
 
 def _run(**changes: object) -> ScoredRun:
     base: dict[str, object] = {
-        "group": "g", "model": "m", "gpu": "A40",
+        "group": "g", "model": "gpt2", "gpu": "A40",
         "time_s": 1.1, "power_w": 90.0, "measured_s": 1.0, "measured_w": 100.0,
     }  # fmt: skip
     return ScoredRun(**{**base, **changes})  # type: ignore[arg-type]
