@@ -209,19 +209,10 @@ def interpolated(x: float, knots: tuple[float, ...], values: tuple[float, ...]) 
 
 
 #: Energy of DRAM and its interface by memory type, relative to HBM2e: HBM needs less a bit than GDDR.
-#: (JEDEC-era figures: HBM2 about 3.9 to 7, GDDR5 14, GDDR6 7 to 8 pJ/bit; O'Connor et al., MICRO 2017.)
-_DRAM_ENERGY = {"HBM2": 1.15, "HBM2E": 1.0, "HBM3": 0.85, "HBM3E": 0.8, "GDDR5": 2.2, "GDDR5X": 2.0,
-                "GDDR6": 1.45, "GDDR6X": 1.5, "GDDR7": 1.25, "LPDDR5X": 0.8}  # fmt: skip
-
-
-#: Node that a process takes energy like, where its name says more: the 4 nm ones are refinements of 5 nm ones.
-_ENERGY_NM = {4.0: 4.5}
-
-#: Rows of a fit of energies that halve its weight: some passes of models leave open what takes their power.
-_ROWS_OF_HALF_TRUST = 100.0
-
-#: Share of the weight below which a relative is not named.
-_NAMED = 0.1
+#: (Figures by makers and O'Connor et al., MICRO 2017: HBM2 and HBM2e about 3.9, GDDR6 7 to 8, GDDR5 14 pJ/bit. With
+#: GDDR6 at twice HBM2e, whole passes on boards with one are predicted best from those with the other.)
+_DRAM_ENERGY = {"HBM2": 1.15, "HBM2E": 1.0, "HBM3": 0.85, "HBM3E": 0.8, "GDDR5": 3.2, "GDDR5X": 2.8,
+                "GDDR6": 2.0, "GDDR6X": 2.0, "GDDR7": 1.6, "LPDDR5X": 0.8}  # fmt: skip
 
 
 @kept(4096)
