@@ -12,7 +12,14 @@ import numpy.typing as npt
 from joulecast.bounds.energies import energy_bounds_pj
 from joulecast.coefficients import corrections, store
 from joulecast.coefficients.intervals import UNLIKE_KNOTS, load_intervals
-from joulecast.coefficients.likeness import correction_share, distance, influence, unlikeness
+from joulecast.coefficients.likeness import (
+    correction_share,
+    distance,
+    far_apart,
+    gpus_apart,
+    influence,
+    kernel_distance,
+)
 from joulecast.coefficients.roots import kept
 from joulecast.coefficients.schema import (
     TIME_PARAMETERS,
@@ -128,17 +135,25 @@ def nearest(
     choices = []
     gpu = rated(gpu)
     for _, other, coefficients in relatives(gpu, exclude):
+        gpus = gpus_apart(family, gpu, other)
         for key, fitted in coefficients.time.items():
-            its_family, its_engine, its_group = key.split("/", 2)
-            if its_family == family and (its_engine == engine or not stood_in(key, coefficients.time)):
-                unlike = unlikeness(family, gpu, (engine, group), other, (its_engine, its_group))
+            if not key.startswith(f"{family}/"):
+                continue
+            _, its_engine, its_group = key.split("/", 2)
+            if its_engine == engine or not stood_in(key, coefficients.time):
+                unlike = far_apart(kernel_distance((engine, group), (its_engine, its_group)), gpus)
                 if own or unlike > 0:
-                    choices.append((unlike, key, other.name, _clocked(fitted, family, other, gpu)))
+                    choices.append((unlike, key, other.name, fitted, other))
     if not choices:
         return None
     choices.sort(key=lambda choice: choice[:3])
-    unlike, key, name, _ = choices[0]
-    return Donor(unlike, key, name, blended([(choice[0], choice[3]) for choice in choices]))
+    unlike, key, name, *_ = choices[0]
+    near = [
+        (far, _clocked(fitted, family, other, gpu))
+        for far, _, _, fitted, other in choices
+        if far <= unlike + _REACH
+    ]
+    return Donor(unlike, key, name, blended(near))
 
 
 #: Families whose launches last as long as their blocks take to start and end: in core cycles GPUs agree, in seconds
@@ -213,6 +228,15 @@ def interpolated(x: float, knots: tuple[float, ...], values: tuple[float, ...]) 
 #: GDDR6 at twice HBM2e, whole passes on boards with one are predicted best from those with the other.)
 _DRAM_ENERGY = {"HBM2": 1.15, "HBM2E": 1.0, "HBM3": 0.85, "HBM3E": 0.8, "GDDR5": 3.2, "GDDR5X": 2.8,
                 "GDDR6": 2.0, "GDDR6X": 2.0, "GDDR7": 1.6, "LPDDR5X": 0.8}  # fmt: skip
+
+#: Node that a process takes energy like, where its name says more: the 4 nm ones are refinements of 5 nm ones.
+_ENERGY_NM = {4.0: 4.5}
+
+#: Rows of a fit of energies that halve its weight: some passes of models leave open what takes their power.
+_ROWS_OF_HALF_TRUST = 100.0
+
+#: Share of the weight below which a relative is not named.
+_NAMED = 0.1
 
 
 @kept(4096)
