@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from joulecast.bounds.dtypes import CODES as _FORMATS
 from joulecast.coefficients.versions import without_version
 from joulecast.gpus import Gpu
@@ -86,16 +88,31 @@ def unlikeness(family: str, a: Gpu, first: tuple[str, str], b: Gpu, second: tupl
     first, second : tuple of (str, str)
         Engine and group of each.
     """
+    return far_apart(kernel_distance(first, second), gpus_apart(family, a, b))
+
+
+def gpus_apart(family: str, a: Gpu, b: Gpu) -> tuple[float, float] | None:
+    """The part of `unlikeness` that the GPUs make, by links and all else; None for what-if changes of one GPU."""
+    if a.name.split("+")[0] == b.name.split("+")[0]:
+        return None
+    links = _OTHER_LINKS if family in _OVER_LINKS and (a.nvlink_gb_s > 0) != (b.nvlink_gb_s > 0) else 0.0
+    return links, distance(a, b)
+
+
+def far_apart(kernels: float, gpus: tuple[float, float] | None) -> float:
+    """`unlikeness` from its parts, `kernel_distance` and `gpus_apart`: of many kernels the latter is asked once."""
+    return kernels if gpus is None else kernels + gpus[0] + gpus[1] + 1e-3
+
+
+@lru_cache(maxsize=65536)
+def kernel_distance(first: tuple[str, str], second: tuple[str, str]) -> float:
+    """How unlike kernels of one family are by engine and group, whatever they run on. Dimensionless."""
     far = group_distance(first[1], second[1])
     if first[0] != second[0] and without_version(first[0]) == without_version(second[0]):
         far += _OTHER_VERSION
     elif first[0] != second[0]:
         far += _LIKE_ENGINE if {first[0], second[0]} <= _LIKE_ENGINES else _OTHER_ENGINE
-    if a.name.split("+")[0] == b.name.split("+")[0]:
-        return far
-    if family in _OVER_LINKS and (a.nvlink_gb_s > 0) != (b.nvlink_gb_s > 0):
-        far += _OTHER_LINKS
-    return far + distance(a, b) + 1e-3
+    return far
 
 
 def influence(unlike: float) -> float:
