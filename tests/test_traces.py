@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import joulecast as jc
@@ -828,3 +828,58 @@ def test_products_that_ran_alone_on_an_a100_are_predicted_within_15_per_cent(dat
     alone = next(row for row in time_errors(found.shares) if (row["family"], row["ran"]) == ("gemm", "alone"))
     assert alone["operations"] > 1000
     assert alone["median_error"] < 0.15
+
+
+# --- whatever a file holds -------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_trace_damaged_anywhere_is_read_or_refused_never_worse(tmp_path: Path, data: st.DataObject) -> None:
+    raw = bytearray(json.dumps(trace(training_events())).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(raw) - 1))
+        raw[place : place + data.draw(st.integers(0, 30))] = data.draw(st.binary(max_size=6))
+    path = tmp_path / "broken.json"
+    path.write_bytes(
+        bytes(raw) if data.draw(st.booleans()) else gzip.compress(bytes(raw))[: data.draw(st.integers(1, 900))]
+    )
+    try:
+        found = attribute(path, "a100")
+    except InputError as error:
+        assert "\n" not in str(error)
+    else:
+        assert np.isfinite(found.energy_j)
+        assert found.energy_j > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ts": "soon"}, {"dur": -5}, {"dur": None}, {"ts": float("nan")}, {"args": 7}, {"pid": "Spans", "args": {}},
+     {"name": None}, {"args": {"grid": [1], "block": "x", "device": "gpu", "stream": [], "correlation": 1e300}},
+     {"args": {"grid": [0, 0, 0], "block": [0, 0, 0]}}, {"dur": 0}, {"args": {"grid": [-4, 1, 1]}}],
+)  # fmt: skip
+def test_odd_events_are_left_out_or_counted_by_what_is_whole(tmp_path: Path, change: dict[str, Any]) -> None:
+    odd = {**kernel(ADD, 3_000, 50, 77), **change}
+    found = attribute(written(tmp_path / "t.json", trace([*training_events(), odd])), clock_mhz=1410)
+    assert np.isfinite(found.energy_j)
+    assert sum(found.table("kernel")["energy_j"]) == pytest.approx(found.energy_j)
+
+
+def test_a_gpu_of_another_vendor_is_warned_of(training: Path) -> None:
+    assert any("another vendor" in line for line in attribute(training, "mi210").warnings)
+
+
+def test_graphs_that_were_traced_as_wholes_are_counted_by_their_time(tmp_path: Path) -> None:
+    path = nsight(tmp_path / "g.sqlite")
+    database = sqlite3.connect(path)
+    database.execute(
+        "create table CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start integer, end integer, deviceId integer, streamId integer, "
+        "correlationId integer)"
+    )
+    database.execute("insert into CUPTI_ACTIVITY_KIND_GRAPH_TRACE values (3000000, 5000000, 0, 7, 9)")
+    database.commit()
+    database.close()
+    found = attribute(path)
+    assert any("1 CUDA graphs were traced as wholes" in note for note in found.notes)
+    assert "CUDA graph" in found.table("kernel")["name"]

@@ -37,6 +37,9 @@ def attribute(
     power_log: Annotated[
         Path | None, _option("--power-log", "FILE", "Power measured meanwhile: a log to reconcile with.")
     ] = None,
+    log_interval: Annotated[
+        str | None, _option("--log-interval", "S", "Time between readings of a log without times [1].")
+    ] = None,
     flame: Annotated[Path | None, _option("--flame", "FILE", "Flame graph by energy: .html or .svg.")] = None,
     perfetto: Annotated[Path | None, _option("--perfetto", "FILE", "Trace with a power counter, for Perfetto.")] = None,
     coefficients: options.Coefficients = None,
@@ -53,6 +56,7 @@ def attribute(
     group = options.one_of("--by", by, GROUPS) or "operator"
     shown = options.whole("--top", top, minimum=0, example="12") or 0
     clock_mhz = options.real("--clock", clock, "MHz", example="1410")
+    every_s = options.real("--log-interval", log_interval, "s", example="0.1")
     limit_w = options.real("--power-limit", power_limit, "W", example="300")
 
     from joulecast.cli import attribute_page as pages
@@ -60,7 +64,7 @@ def attribute(
 
     with bar() as progress:
         found = attributed(traces, gpu, clock_mhz=clock_mhz, power_limit_w=limit_w, progress=progress)
-    meter = None if power_log is None else _reconciled(found, power_log)
+    meter = None if power_log is None else _reconciled(found, power_log, every_s)
     _pictures(found, flame, perfetto)
     give(
         Answer(
@@ -78,11 +82,11 @@ def add_to(app: typer.Typer) -> None:
     app.command("attribute")(attribute)
 
 
-def _reconciled(found: Attribution, path: Path) -> Reconciliation:
+def _reconciled(found: Attribution, path: Path, interval_s: float | None) -> Reconciliation:
     from joulecast.traces.power_log import read_power_log
     from joulecast.traces.reconcile import reconcile
 
-    return reconcile(found, read_power_log(path))
+    return reconcile(found, read_power_log(path, interval_s=interval_s))
 
 
 def _pictures(found: Attribution, flame: Path | None, perfetto: Path | None) -> None:

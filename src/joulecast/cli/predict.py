@@ -197,12 +197,18 @@ def _source(source: str | None, trace: str | None, module: str | None, model: di
         model.clear()
         return workload
     if trace is not None:
+        from joulecast.cli.progress import bar
         from joulecast.workloads.trace_stream import is_trace, opened
+        from joulecast.workloads.trace_workload import workload_of_trace
 
-        opened(Path(trace).expanduser())[0].close()
-        if not is_trace(Path(trace).expanduser()):
-            raise InputError(f"--trace takes a PyTorch profiler trace, which {shortened(Path(trace))} is not")
-        return trace
+        path = Path(trace).expanduser()
+        opened(path)[0].close()
+        if not is_trace(path):
+            raise InputError(f"--trace takes a PyTorch profiler trace, which {shortened(path)} is not")
+        if model:
+            return trace  # what is asked of it is refused where the file is opened
+        with bar() as progress:
+            return workload_of_trace(path, lambda share: progress(f"reading {path.name}", share))
     return str(source)
 
 

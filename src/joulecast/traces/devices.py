@@ -9,6 +9,8 @@ from joulecast.gpus import Gpu, gpu_names, load_gpu
 from joulecast.gpus.names import find
 from joulecast.workloads.profile import Device, Profile
 
+_VENDORS = (("amd", "amd"), ("radeon", "amd"), ("instinct", "amd"), ("nvidia", "nvidia"), ("tesla", "nvidia"))
+
 
 def gpu_for(parts: Sequence[tuple[Profile, int]]) -> Gpu:
     """The GPU that profiles say they were taken on.
@@ -59,7 +61,15 @@ def nearest(device: Device) -> list[str]:
 def unlike(profile: Profile, number: int, gpu: Gpu) -> str:
     """A line where the trace is of another GPU than `gpu`; empty where it is not, or does not say."""
     device = profile.devices.get(number)
-    if device is None or not device.sm_count or device.sm_count == gpu.sm_count:
+    if device is None:
+        return ""
+    other = next((vendor for word, vendor in _VENDORS if word in device.name.lower()), gpu.vendor)
+    if other != gpu.vendor:
+        return (
+            f"the trace was taken on a GPU of another vendor ({shortened(device.name)}): times are those measured, "
+            f"energies those of {gpu.name}"
+        )
+    if not device.sm_count or device.sm_count == gpu.sm_count:
         return ""
     return (
         f"the trace was taken on {shortened(device.name) or 'a GPU'} with {device.sm_count} SMs, {gpu.name} has "

@@ -119,12 +119,18 @@ class _Reader:
         )  # fmt: skip
         self._kernels(gpu)
         self._moves(gpu)
+        whole = self._graphs(gpu)
         host = Table(name="q", kind="q", thread="q", start="d", time="d", signature="q", sequence="q")
         self._ranges(host)
         starts = [column.min() for column in (gpu.column("start"), host.column("start")) if column.size]
         origin = float(min(starts, default=0.0))
         operators = self._operators(host, origin)
-        notes = () if len(host) else ("no NVTX ranges were recorded: operators, layers and steps can't be told",)
+        notes = [] if len(host) else ["no NVTX ranges were recorded: operators, layers and steps can't be told"]
+        if whole:
+            notes.append(
+                f"{whole:,} CUDA graphs were traced as wholes: their kernels can't be told apart (nsys profile "
+                "--cuda-graph-trace=node)"
+            )
         return Profile(
             source=self.source,
             format="nsight",
@@ -135,7 +141,7 @@ class _Reader:
             devices=self._devices(),
             origin_s=origin * 1e-9,
             unix_origin_s=self._unix(origin),
-            notes=notes,
+            notes=tuple(notes),
         )
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
@@ -179,6 +185,17 @@ class _Reader:
                     self.names.code(name), category, device or 0, stream or 0, start, max(end - start, 0),
                     -1 if correlation is None else correlation, *nothing, float("nan") if moved is None else moved,
                 )  # fmt: skip
+
+    def _graphs(self, gpu: Table) -> int:
+        """Graphs that were traced as wholes, each as one kernel of no known kind; how many."""
+        name, nothing = self.names.code("CUDA graph"), [float("nan")] * 7
+        before = len(gpu)
+        for start, end, device, stream, correlation in self._rows(
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "start", "end", "deviceId", "streamId", "correlationId"
+        ):
+            at = -1 if correlation is None else correlation
+            gpu.add(name, KERNEL, device or 0, stream or 0, start, max(end - start, 0), at, *nothing)
+        return len(gpu) - before
 
     def _ranges(self, host: Table) -> None:
         for start, end, kind, text, code, thread in self._rows(
