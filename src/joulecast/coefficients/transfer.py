@@ -149,9 +149,7 @@ def nearest(
     choices.sort(key=lambda choice: choice[:3])
     unlike, key, name, *_ = choices[0]
     near = [
-        (far, _clocked(fitted, family, other, gpu))
-        for far, _, _, fitted, other in choices
-        if far <= unlike + _REACH
+        (far, _clocked(fitted, family, other, gpu)) for far, _, _, fitted, other in choices if far <= unlike + _REACH
     ]
     return Donor(unlike, key, name, blended(near))
 

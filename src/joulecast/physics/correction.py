@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients.corrections import CorrectionModel, load_correction
-from joulecast.coefficients.likeness import correction_share, influence, unlikeness
+from joulecast.coefficients.likeness import correction_share, far_apart, gpus_apart, influence, kernel_distance
 from joulecast.coefficients.versions import stood_in
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
@@ -234,6 +234,7 @@ def _of_relatives(
     All of it, from the shared output alone, where nothing is known of any relative.
     """
     found = []
+    apart: dict[str, tuple[float, float] | None] = {}
     by_gpu: dict[str, set[str]] = defaultdict(set)
     for key in keys:
         by_gpu[key.split("/", 1)[0]].add(f"{family}/{key.split('/', 1)[1]}")
@@ -243,11 +244,12 @@ def _of_relatives(
             continue
         if its_engine != engine and stood_in(f"{family}/{its_engine}/{its_group}", by_gpu[name]):
             continue
-        try:
-            other = load_gpu(name)
-        except UnknownNameError:  # a user's own GPU, another one than this
-            continue
-        found.append((unlikeness(family, gpu, (engine, group), other, (its_engine, its_group)), key))
+        if name not in apart:
+            try:
+                apart[name] = gpus_apart(family, gpu, load_gpu(name))
+            except UnknownNameError:  # a user's own GPU, another one than this
+                continue
+        found.append((far_apart(kernel_distance((engine, group), (its_engine, its_group)), apart[name]), key))
     if not found:
         return 1.0, ()
     weights = [influence(unlike) for unlike, _ in found]
