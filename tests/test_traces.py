@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import math
 import sqlite3
 import warnings
 from dataclasses import replace
@@ -841,16 +843,10 @@ def test_a_trace_damaged_anywhere_is_read_or_refused_never_worse(tmp_path: Path,
         place = data.draw(st.integers(0, len(raw) - 1))
         raw[place : place + data.draw(st.integers(0, 30))] = data.draw(st.binary(max_size=6))
     path = tmp_path / "broken.json"
-    path.write_bytes(
-        bytes(raw) if data.draw(st.booleans()) else gzip.compress(bytes(raw))[: data.draw(st.integers(1, 900))]
-    )
-    try:
-        found = attribute(path, "a100")
-    except InputError as error:
-        assert "\n" not in str(error)
-    else:
-        assert np.isfinite(found.energy_j)
-        assert found.energy_j > 0
+    cut = data.draw(st.integers(1, 900))
+    path.write_bytes(bytes(raw) if data.draw(st.booleans()) else gzip.compress(bytes(raw))[:cut])
+    with contextlib.suppress(InputError):
+        assert 0 < attribute(path, "a100").energy_j < math.inf
 
 
 @pytest.mark.parametrize(
