@@ -273,7 +273,8 @@ def test_a_quantity_is_a_plain_number_above_zero(capsys, answers, flag, value):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict"], "Missing argument"),
+        (["predict"], "Missing option '--gpu'"),
+        (["train"], "Missing argument"),
         (["predict", MODEL], "--gpu"),
         (["predict", MODEL, "--gpu", "h10"], "did you mean"),
         (["predict", MODEL, "--gpu", "h100,,a100"], "apart by commas"),
