@@ -133,12 +133,11 @@ def nearest(
         Whether the very coefficients asked for may be used, where `gpu` has them.
     """
     choices = []
+    prefix = f"{family}/"
     gpu = rated(gpu)
     for _, other, coefficients in relatives(gpu, exclude):
         gpus = gpus_apart(family, gpu, other)
-        for key, fitted in coefficients.time.items():
-            if not key.startswith(f"{family}/"):
-                continue
+        for key, fitted in [item for item in coefficients.time.items() if item[0].startswith(prefix)]:
             _, its_engine, its_group = key.split("/", 2)
             if its_engine == engine or not stood_in(key, coefficients.time):
                 unlike = far_apart(kernel_distance((engine, group), (its_engine, its_group)), gpus)
