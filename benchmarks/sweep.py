@@ -31,6 +31,10 @@ MODEL = "meta-llama/Llama-3.1-8B"
 LIMIT_S, LIMIT_MB = 60.0, 2000.0
 
 
+#: What shares less is slower: its curve ends so many times sooner.
+_FEWER = {"workloads": 10, "what-ifs": 50}
+
+
 @dataclass(frozen=True)
 class Measured:
     """One sweep of one size."""
@@ -120,11 +124,10 @@ def measured(shape: str, points: int, workers: int, folder: Path | None) -> Meas
 
 
 def _peak_mb() -> float:
-    """Most memory that this process had, and the largest of its children as often as there were workers at once."""
+    """Most memory that this process had."""
     import resource
 
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return own / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def apart(shape: str, points: int, workers: int) -> Measured:
@@ -168,8 +171,7 @@ def main() -> None:
         return
     rows = []
     for shape in options.shape:
-        # What shares less is slower: its curve ends sooner.
-        most = options.points if shape in ("clocks", "batches") else options.points // 10
+        most = options.points // _FEWER.get(shape, 1)
         for points in (most // 16, most // 4, most):
             row = apart(shape, points, options.workers)
             rows.append(row)
