@@ -422,16 +422,27 @@ def test_what_would_exceed_the_limit_is_cut_alike() -> None:
 
 def test_every_table_sums_to_the_whole(training: Path) -> None:
     found = attribute(training, clock_mhz=1410)
-    for by in ("kernel", "family", "operator", "layer", "step", "gpu"):
+    for by in ("kernel", "family", "operator", "layer", "step", "gpu", "launch"):
         columns = found.table(by)
         assert sum(columns["energy_j"]) == pytest.approx(found.energy_j, rel=1e-9), by
         assert sum(columns["wall_s"]) == pytest.approx(found.time_s, rel=1e-9), by
         assert sum(columns["share"]) == pytest.approx(1, rel=1e-9), by
 
 
+def test_each_launch_has_its_energy_and_place(training: Path) -> None:
+    found = attribute(training)
+    columns = found.table("launch")
+    assert sum(columns["energy_j"]) == pytest.approx(found.energy_j)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    first = rows[0]
+    assert (first["name"], first["operator"], first["layer"], first["step"]) == (GEMM, "aten::mm", "encoder", "step 3")
+    assert first["energy_j"] == pytest.approx(first["power_w"] * 600e-6)
+    assert len(rows) == 6 + 1
+
+
 def test_like_steps_take_like_energy_and_their_waits_count(training: Path) -> None:
     steps = attribute(training).table("step")
-    assert sorted(steps["name"]) == ["step 3", "step 4"]
+    assert steps["name"] == ["step 3", "step 4"]
     by_name = dict(zip(steps["name"], zip(steps["energy_j"], steps["idle_s"], strict=True), strict=True))
     # step 3 lasts until step 4 begins (10 ms), step 4 until its own end (9 ms); 700 us of each run something
     assert by_name["step 3"][1] == pytest.approx(10e-3 - 700e-6)

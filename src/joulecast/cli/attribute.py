@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from joulecast.traces.attribution import Attribution
     from joulecast.traces.reconcile import Reconciliation
 
-GROUPS = ("kernel", "family", "operator", "layer", "step", "gpu")
+GROUPS = ("kernel", "family", "operator", "layer", "step", "gpu", "launch")
 
 
 def _option(flag: str, metavar: str, help: str) -> Any:
@@ -31,7 +31,7 @@ def attribute(
     clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock it was taken at [highest].")] = None,
     power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit it was taken under.")] = None,
     by: Annotated[
-        str | None, _option("--by", "GROUP", "kernel, family, operator, layer, step or gpu [operator].")
+        str | None, _option("--by", "GROUP", "kernel, family, operator, layer, step, gpu or launch [operator].")
     ] = None,
     top: Annotated[str, typer.Option("--top", metavar="N", help="Rows to show.")] = "12",
     power_log: Annotated[

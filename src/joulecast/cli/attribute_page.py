@@ -106,6 +106,11 @@ def _totals(found: Attribution) -> Table:
 
 def _table(found: Attribution, by: str, top: int) -> Table:
     columns = found.table(by)
+    if by == "launch":  # in the order of time for machines, by energy for people
+        order = sorted(range(len(columns["name"])), key=lambda row: -columns["energy_j"][row])
+        columns = {name: [column[row] for row in order] for name, column in columns.items()}
+    if by in ("step", "gpu"):
+        columns["time_s"] = columns["wall_s"]
     many = len(columns["name"])
     shown = many if top == 0 else min(top, many)
     lines = [
@@ -135,7 +140,7 @@ def _table(found: Attribution, by: str, top: int) -> Table:
 
 
 def _short(name: str, by: str) -> str:
-    return text.in_middle(short_name(name) if by == "kernel" and name != IDLE else name, _NAME_WIDTH)
+    return text.in_middle(short_name(name) if by in ("kernel", "launch") and name != IDLE else name, _NAME_WIDTH)
 
 
 def _times(found: Attribution) -> list[tuple[str, tuple[str, ...]]]:

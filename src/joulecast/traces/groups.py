@@ -15,14 +15,14 @@ from joulecast.workloads.profile import Floats, Ints
 if TYPE_CHECKING:
     from joulecast.traces.attribution import Attribution, GpuShare
 
-GROUPS = ("kernel", "family", "operator", "layer", "step", "gpu")
+GROUPS = ("kernel", "family", "operator", "layer", "step", "gpu", "launch")
 
 #: Row of the time that nothing ran.
 IDLE = "(idle)"
 
 
 def table(attribution: Attribution, by: str) -> dict[str, list[Any]]:
-    """Measured time and energy by group, most energy first, with a row for the idle time.
+    """Measured time and energy by group, with a row for the idle time; most energy first, steps in their order.
 
     Parameters
     ----------
@@ -36,7 +36,8 @@ def table(attribution: Attribution, by: str) -> dict[str, list[Any]]:
         ``name``, ``count``, ``time_s`` (measured, summed), ``wall_s`` (each moment counted once), ``energy_j``,
         ``power_w`` (energy over measured time; of steps, GPUs and idle time over wall time), ``share`` (of all
         energy), ``predicted_s`` (of what the model prices; NaN where nothing of the group is), ``measured_s`` (of
-        the same); by kernel also ``family``, ``library``, ``dtype``, ``tile`` and ``basis``; by step ``idle_s``.
+        the same); by launch, which has a row for each, also where it belongs; by kernel also ``family``,
+        ``library``, ``dtype``, ``tile`` and ``basis``; by step and GPU ``idle_s``.
         Energies and wall times sum to those of the attribution.
 
     Raises
@@ -46,6 +47,8 @@ def table(attribution: Attribution, by: str) -> dict[str, list[Any]]:
     """
     if by not in GROUPS:
         raise UnknownNameError("group", by, GROUPS)
+    if by == "launch":
+        return _launches(attribution)
     sums = _Sums()
     facts: dict[str, tuple[str, ...]] = {}
     for share in attribution.shares:
@@ -59,7 +62,7 @@ def table(attribution: Attribution, by: str) -> dict[str, list[Any]]:
             sums.idle(share, share.label)
         else:
             sums.idle(share, IDLE)
-    out = sums.columns(attribution.energy_j, with_idle=by in ("step", "gpu"))
+    out = sums.columns(attribution.energy_j, with_idle=by in ("step", "gpu"), by_energy=by != "step")
     if by == "kernel":
         blank = ("",) * 5
         for place, column in enumerate(("family", "library", "dtype", "tile", "basis")):
@@ -103,6 +106,37 @@ def _facts(share: GpuShare) -> dict[str, tuple[str, ...]]:
             out[share.profile.names[code]] = (kernel.family, kernel.library, kernel.dtype, tile, BASES[basis])
     return out
 
+
+def _launches(attribution: Attribution) -> dict[str, list[Any]]:
+    """One row for each launch, in the order of their start, and one for the idle time of each GPU."""
+    out: dict[str, list[Any]] = {name: [] for name in _LAUNCH_COLUMNS}
+    for share in attribution.shares:
+        activities, account = share.profile.activities, share.account
+        energy = account.energy_j
+        power = energy / np.maximum(activities.time_s, 1e-12)
+        labels = {by: _codes(share, by) for by in ("kernel", "family", "operator", "layer", "step")}
+        named = {by: np.array(names, dtype=object)[code].tolist() for by, (names, code) in labels.items()}
+        count = len(activities)
+        columns = (
+            named["kernel"], [1] * count, activities.start_s.tolist(), activities.time_s.tolist(),
+            account.alone_s.tolist(), energy.tolist(), np.where(activities.time_s > 0, power, np.nan).tolist(),
+            (energy / attribution.energy_j).tolist(), share.energies.predicted_s.tolist(), named["family"],
+            named["operator"], named["layer"], named["step"], [share.label] * count, activities.stream.tolist(),
+            [BASES[code] for code in share.assignment.basis.tolist()],
+        )  # fmt: skip
+        idle = (
+            IDLE, 0, share.window_s[0], 0.0, account.idle_s, account.idle_j, share.energies.static_w,
+            account.idle_j / attribution.energy_j, float("nan"), "", "", "", "", share.label, None, "",
+        )  # fmt: skip
+        for column, values, last in zip(out.values(), columns, idle, strict=True):
+            column += [*values, last]
+    return out
+
+
+_LAUNCH_COLUMNS = (
+    "name", "count", "start_s", "time_s", "wall_s", "energy_j", "power_w", "share", "predicted_s", "family", "operator",
+    "layer", "step", "gpu", "stream", "basis",
+)  # fmt: skip
 
 _FIGURES = ("count", "time_s", "wall_s", "energy_j", "predicted_s", "measured_s", "idle_s")
 
@@ -148,8 +182,8 @@ class _Sums:
         if seconds > 0:
             self.row(name)[[2, 3, 6]] += (seconds, joules, seconds)
 
-    def columns(self, energy_j: float, *, with_idle: bool) -> dict[str, list[Any]]:
-        names = sorted(self.rows, key=lambda name: -self.rows[name][3])
+    def columns(self, energy_j: float, *, with_idle: bool, by_energy: bool) -> dict[str, list[Any]]:
+        names = sorted(self.rows, key=lambda name: -self.rows[name][3]) if by_energy else list(self.rows)
         figures = np.array([self.rows[name] for name in names]).reshape(len(names), len(_FIGURES))
         count, time_s, wall_s, energy, predicted, measured, idle_s = figures.T
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -29,6 +29,7 @@ _REFUSED_MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it first"),
     (b"\x93NUMPY", "a NumPy array; write it as an operation list (CSV, parquet or JSON)"),
     (b"%PDF", "a PDF document"),
+    (b"SQLite format 3", "an SQLite database; an Nsight Systems export is read by `joulecast attribute`"),
 )
 
 
