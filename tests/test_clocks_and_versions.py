@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.calibration.kernels import pools_of
-from joulecast.calibration.settled import settled_clock_mhz
+from joulecast.calibration.settled import FreeTimes, settled_clock_mhz
 from joulecast.calibration.tables import Measured, vidur_collectives
 from joulecast.calibration.time_fit import message_factors
 from joulecast.coefficients import store
@@ -32,6 +32,7 @@ POWER = PowerCoefficients(
     idle_w=80, clocked_w=50, active_w=120, tensor_pj={"bf16": 0.7}, cuda_pj={"fp32": 3.0}, sfu_pj=5.0, shared_pj=1.2,
     l2_pj=6.0, dram_pj=20.0, limit_share=0.985,
 )  # fmt: skip
+SPREAD = np.full(5, 0.05)
 EFFICIENCIES = TimeCoefficients(tensor_efficiency=0.8, provenance="fitted", rows=100)
 
 
@@ -58,7 +59,7 @@ def test_the_clock_of_rows_at_the_limit_is_found_from_time_and_power():
     assert truth.throttled.tolist() == [False, True, True, True, True]
     measured = replace(batch, time_s=truth.time_s, power_w=truth.power_w)
     free_s, _ = at_clock(model, H200.clock_max_mhz)
-    found = settled_clock_mhz(measured, model, free_s)
+    found = settled_clock_mhz(measured, model, FreeTimes(free_s, SPREAD))
     assert found == pytest.approx(truth.clock_mhz, rel=0.01)
 
 
@@ -67,7 +68,7 @@ def test_a_settled_reading_below_the_limit_means_the_highest_clock():
     batch = replace(products(quality=0), power_w=np.full(5, 500.0))
     model = priced(batch)
     free_s, _ = at_clock(model, H200.clock_max_mhz)
-    assert (settled_clock_mhz(batch, model, free_s) == H200.clock_max_mhz).all()
+    assert (settled_clock_mhz(batch, model, FreeTimes(free_s, SPREAD)) == H200.clock_max_mhz).all()
 
 
 def test_a_reading_of_what_ran_before_says_nothing_of_the_clock():
@@ -76,7 +77,7 @@ def test_a_reading_of_what_ran_before_says_nothing_of_the_clock():
     truth = under_limit(model, H200.clock_max_mhz, 700.0)
     batch = replace(products(quality=3), time_s=truth.time_s, power_w=np.full(5, 300.0))
     free_s, _ = at_clock(model, H200.clock_max_mhz)
-    assert settled_clock_mhz(batch, model, free_s) == pytest.approx(truth.clock_mhz, rel=0.01)
+    assert settled_clock_mhz(batch, model, FreeTimes(free_s, SPREAD)) == pytest.approx(truth.clock_mhz, rel=0.01)
 
 
 def test_bursts_and_rows_under_load_of_one_version_are_one_pool_at_two_clocks():

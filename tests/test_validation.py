@@ -25,9 +25,10 @@ from joulecast.validation import baseline
 from joulecast.validation.kernels import measured_elsewhere, score_kernels, scored
 from joulecast.validation.knowledge import SHIPPED, kept, left_out, without_gpu, without_shapes
 from joulecast.validation.metrics import LEAST_ROWS_OF_A_BIN, bands, density, metrics, repeat_floor, size_class
+from joulecast.validation.noise import repeats
 from joulecast.validation.passes import EAGER, run_pass, score_passes
 from joulecast.validation.read import read_batches, read_table
-from joulecast.validation.summary import headline, repeats, transferred
+from joulecast.validation.summary import headline, transferred
 
 GPU = "h100_sxm"
 NOISE = 0.05

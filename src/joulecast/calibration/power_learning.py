@@ -24,6 +24,9 @@ from joulecast.physics.price import Priced, at_clock, price, under_limit, with_h
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
+#: Tells the time of every row of a batch at the highest clock, from bursts of its engine. [s]
+FreeTimes = Callable[[Measured, Priced, Sequence[Measured]], Floats]
+
 #: Fewer rows than this teach a correction nothing.
 FEWEST_ROWS = 100
 
@@ -200,7 +203,7 @@ def _shapes(batch: Measured) -> list[tuple[float, ...]]:
 
 def train_power(
     family: str, batches: Sequence[Measured], knowing: Knowing, *, bursts: Sequence[Measured] = (),
-    fold: int | None = None, seed: int = 0,
+    fold: int | None = None, seed: int = 0, free_s: FreeTimes | None = None,
 ) -> CorrectionModel | None:  # fmt: skip
     """The correction of the power of one family; None where too few rows are trusted.
 
@@ -215,6 +218,8 @@ def train_power(
     fold : int, optional
         Hash fold of shapes to leave out.
     seed : int
+    free_s : callable, optional
+        Tells the time of every row at the highest clock in place of `free_times_s`.
     """
     parts = []
     for (gpu_name, engine), members in grouped(batches).items():
@@ -223,7 +228,7 @@ def train_power(
         same = [one for one in bursts if (one.gpu, one.conditions.engine) == (gpu_name, engine)]
         rows = sum(len(one) for one in kept)
         for batch, one in zip(kept, priced, strict=True):
-            part = training_rows(batch, one, free_times_s(batch, one, same), rows**-0.5)
+            part = training_rows(batch, one, (free_s or free_times_s)(batch, one, same), rows**-0.5)
             runs = np.isfinite(part.target) & np.isfinite(part.features).all(axis=1)
             runs[list(one.work.reasons)] = False
             parts.append(part.take(np.flatnonzero(runs)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.power_fit import CAPPED
-from joulecast.calibration.power_learning import Knowing, by_family, free_times_s, train_power
+from joulecast.calibration.power_learning import Knowing, by_family, seen_s, train_power
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import PowerCoefficients, TimeCoefficients
@@ -30,9 +30,30 @@ _POWER_SPREAD = 0.08
 #: Readings under these shares of the limit were not throttled, by quality: B readings hold much of what ran before.
 _FREE_A, _FREE_B = 0.9, 0.5
 
-#: Rows predicted to draw less than this share of the limit are taken to run at the highest clock, whatever is read.
-_SURELY_FREE = 0.75
+#: Rows that are read below the first share of the limit, and predicted to draw less than the second, are taken to run
+#: at the highest clock.
+_FREE_READING, _FREE_PREDICTION = 0.85, 0.75
 _FEWEST_FREE = 20
+
+#: Bursts tell how long kernels under load take when nothing slows them down where the times of free rows stand in one
+#: proportion to theirs, within this (natural logarithm).
+_ALIKE = 0.12
+
+
+@dataclass(frozen=True)
+class FreeTimes:
+    """Time of each row of a batch at the highest clock.
+
+    Attributes
+    ----------
+    seconds : ndarray, shape (n,)
+        As predicted, put right by rows that nothing slowed down. [s]
+    spread : ndarray, shape (n,)
+        How far off it may be, in natural logarithms.
+    """
+
+    seconds: Floats
+    spread: Floats
 
 
 def with_clocks(
@@ -61,18 +82,87 @@ def with_clocks(
     bursts = [one for one in known if one.timing_mode == "burst"]
     energies = {name: replace(one, learned_share=1.0) for name, one in power.items()}
     knowing = Knowing(energies, {name: dict(one) for name, one in time.items()}, corrections)
+
+    def at_highest(batch: Measured, priced: Priced, _: Sequence[Measured]) -> Floats:
+        return free_times(batch, priced, _held(batch, bursts, knowing)).seconds
+
     found: dict[int, Measured] = {}
     (family,) = by_family(loaded)
-    model = train_power(family, loaded, knowing, bursts=bursts)
+    model = train_power(family, loaded, knowing, bursts=bursts, free_s=at_highest)
     for batch in loaded:
         priced = knowing.priced(batch, {} if model is None else {family: model})
-        same = [one for one in bursts if (one.gpu, one.conditions.engine) == (batch.gpu, batch.conditions.engine)]
-        clock = settled_clock_mhz(batch, priced, free_times_s(batch, priced, same))
-        found[id(batch)] = replace(batch, clock_mhz=clock)
+        free = free_times(batch, priced, _held(batch, bursts, knowing))
+        found[id(batch)] = replace(batch, clock_mhz=settled_clock_mhz(batch, priced, free))
     return [found.get(id(one), one) for one in batches]
 
 
-def settled_clock_mhz(batch: Measured, priced: Priced, free_s: Floats) -> Floats:
+def _held(batch: Measured, bursts: Sequence[Measured], knowing: Knowing) -> Floats | None:
+    """Time of the same operations by what bursts on the same GPU show: of the same engine, else of another. [s]"""
+    if batch.host_bound:
+        return None
+    engines = {one.conditions.engine for one in bursts if one.gpu == batch.gpu}
+    if not engines:
+        return None
+    own = batch.conditions.engine
+    engine = own if own in engines else min(engines)
+    other = replace(batch, conditions=replace(batch.conditions, engine=engine, version="", kernel_source=""))
+    held = knowing.priced(other, {})
+    return at_clock(held, held.gpu.clock_max_mhz)[0] if len(held.work.groups) else None
+
+
+def free_times(batch: Measured, priced: Priced, held_s: Floats | None) -> FreeTimes:
+    """Time of every row of a batch at the highest clock.
+
+    From what bursts show of the same operations where that is in proportion to the rows that nothing slowed down, else
+    from what was learnt of these kernels themselves, some of which ran slower than is known.
+
+    Parameters
+    ----------
+    batch : Measured
+    priced : Priced
+        The same operations.
+    held_s : ndarray, optional
+        Time of the same operations by what bursts show. [s]
+    """
+    own_s = seen_s(priced, batch, priced.gpu.clock_max_mhz)
+    free = surely_free(batch) | _seemingly_free(batch, priced)
+    seconds, spread = own_s.copy(), np.full(len(batch), _TIME_SPREAD)
+    for code in range(len(priced.work.groups)):
+        rows = priced.work.group == code
+        some = rows & free
+        if some.sum() < _FEWEST_FREE:
+            continue
+        offset, off = _typical(np.log(batch.time_s[some] / own_s[some]))
+        start = own_s
+        if held_s is not None and np.isfinite(held_s[rows]).all():
+            other, other_off = _typical(np.log(batch.time_s[some] / held_s[some]))
+            if other_off <= _ALIKE:
+                offset, off, start = other, other_off, held_s
+        seconds[rows] = start[rows] * np.exp(offset)
+        spread[rows] = np.clip(off, *_TIME_SPREAD_RANGE)
+    return FreeTimes(seconds, spread)
+
+
+def surely_free(batch: Measured) -> Mask:
+    """Rows whose reading of power is their own and below the limit: nothing slowed them down."""
+    read = (batch.quality <= QUALITIES.index("B")) & np.isfinite(batch.power_w)
+    share = np.where(batch.quality == QUALITIES.index("A"), _FREE_A, _FREE_B)
+    return np.asarray(read & (batch.power_w < share * batch.power_limit_w))
+
+
+def _seemingly_free(batch: Measured, priced: Priced) -> Mask:
+    _, watts = (with_host if batch.host_bound else at_clock)(priced, priced.gpu.clock_max_mhz)
+    below = batch.power_w < _FREE_READING * batch.power_limit_w
+    return np.asarray(below & (watts < _FREE_PREDICTION * batch.power_limit_w))
+
+
+def _typical(miss: Floats) -> tuple[float, float]:
+    """Middle and (robust) standard deviation."""
+    middle = float(np.median(miss))
+    return middle, float(1.48 * np.median(np.abs(miss - middle)))
+
+
+def settled_clock_mhz(batch: Measured, priced: Priced, free: FreeTimes) -> Floats:
     """Clock of each row of a batch under load. [MHz]
 
     Of all clocks, the one at which the predictions of time and of power have to be the least wrong for the row to
@@ -83,20 +173,16 @@ def settled_clock_mhz(batch: Measured, priced: Priced, free_s: Floats) -> Floats
     batch : Measured
     priced : Priced
         The same operations, with the learned power.
-    free_s : ndarray
-        Predicted time of each at the highest clock. [s]
+    free : FreeTimes
+        Of the same operations.
     """
     gpu = priced.gpu
     limit_w = priced.power.limit_share * batch.power_limit_w
     evaluated = with_host if batch.host_bound else at_clock
     highest_s, highest_w = evaluated(priced, gpu.clock_max_mhz)
     read = (batch.quality <= QUALITIES.index("B")) & np.isfinite(batch.power_w)
-    settled = batch.quality == QUALITIES.index("A")
-    surely_free = read & (batch.power_w < np.where(settled, _FREE_A, _FREE_B) * batch.power_limit_w)
     at_limit = read & (batch.power_w > CAPPED * batch.power_limit_w)
-    miss = np.log(batch.time_s / free_s)
-    free = surely_free | (~at_limit & (highest_w < _SURELY_FREE * limit_w))
-    offset, spread = _typical(miss, free, priced.work.group, len(priced.work.groups))
+    miss = np.log(batch.time_s / free.seconds)
     best = np.full(len(batch), np.inf)
     clock = np.full(len(batch), gpu.clock_max_mhz)
     for share in _TRIED[::-1]:
@@ -106,18 +192,8 @@ def settled_clock_mhz(batch: Measured, priced: Priced, free_s: Floats) -> Floats
         needed = np.log(np.maximum(limit_w - static_w, 1.0) * batch.time_s / ((watts - static_w) * seconds))
         if share == 1.0:
             needed = np.where(at_limit, needed, np.minimum(needed, 0.0))
-        cost = np.square((miss - offset - np.log(seconds / highest_s)) / spread) + np.square(needed / _POWER_SPREAD)
+        slower = np.log(seconds / highest_s)
+        cost = np.square((miss - slower) / free.spread) + np.square(needed / _POWER_SPREAD)
         better = cost < best
         best, clock = np.where(better, cost, best), np.where(better, mhz, clock)
-    return np.where(surely_free, gpu.clock_max_mhz, clock)
-
-
-def _typical(miss: Floats, free: Mask, group: npt.NDArray[np.intp], groups: int) -> tuple[Floats, Floats]:
-    """Middle and spread of `miss` of the free rows of each group, by row."""
-    offset, spread = np.zeros(groups), np.full(groups, _TIME_SPREAD)
-    for code in range(groups):
-        some = miss[free & (group == code)]
-        if some.size >= _FEWEST_FREE:
-            offset[code] = np.median(some)
-            spread[code] = np.clip(1.48 * np.median(np.abs(some - offset[code])), *_TIME_SPREAD_RANGE)
-    return offset[group], spread[group]
+    return np.where(surely_free(batch), gpu.clock_max_mhz, clock)

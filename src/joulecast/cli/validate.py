@@ -37,7 +37,10 @@ def validate(
     only: Annotated[
         str | None,
         typer.Option(
-            "--only", metavar="PART", help="One part: kernels, passes, generations, engines, pipelines.", **_OPTION
+            "--only",
+            metavar="PART",
+            help="One part: kernels, passes, generations, engines, pipelines, slowdown.",
+            **_OPTION,
         ),
     ] = None,
     kind: Annotated[
@@ -175,6 +178,8 @@ def _page(document: Mapping[str, Any], compared: Comparison) -> list[Block]:
     if document.get("passes"):
         blocks += [Heading("whole passes: model left out"), _passes(document["passes"])]
     blocks += whole_runs.blocks(document)
+    if document.get("slowdown"):
+        blocks += [Heading("slower at the power limit, as shipped"), _slowdown(document["slowdown"]["total"])]
     blocks.append(_verdict(compared))
     blocks += _changes("got worse", compared.worse, "red") + _changes("got better", compared.better, "green")
     return blocks
@@ -223,6 +228,19 @@ def _passes(passes: Mapping[str, Any]) -> Table:
             ("settled clock of throttled runs", str(throttled["clock"]["rows"]), percent(throttled["clock"]["mean"]))
         )
     return Table(("", "runs", "time", "power", "energy"), tuple(rows), "lrrrr")
+
+
+def _slowdown(found: list[Mapping[str, Any]]) -> Table:
+    rows = tuple(
+        (
+            f"{row['gpu']}, {row['engine']}",
+            f"{row['rows']:,}",
+            *(figures.percent(row[what], sign=True) for what in ("measured", "predicted")),
+            f"{100 * row['error']:.1f} points",
+        )
+        for row in found
+    )
+    return Table(("", "rows", "slower by", "predicted", "error"), rows, "lrrrr", elastic=0)
 
 
 def _verdict(compared: Comparison) -> Facts:

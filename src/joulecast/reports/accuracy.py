@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from joulecast.reports import whole_runs
+from joulecast.reports import noise, whole_runs
 from joulecast.reports.figures import markdown, percent, whole_percent
 from joulecast.reports.text import ABSENT, whole
 
@@ -107,7 +107,9 @@ def page(document: Row, plots: Mapping[str, str], sources: Sequence[Row]) -> str
     parts += _transfer(document, plots)
     parts += _plots(plots, ("error_by_size", "time", "power"))
     parts += _families(document)
-    parts += _repeats(document.get("repeats", ()))
+    parts += noise.slowdown(document.get("slowdown") or {})
+    parts += noise.repeats(document.get("repeats", ()))
+    parts += noise.carriers(document.get("carriers", ()))
     parts += _how(document["settings"], sources)
     return "\n\n".join(parts) + "\n"
 
@@ -116,11 +118,13 @@ def _at_a_glance(document: Row, plots: Mapping[str, str]) -> list[str]:
     found = [row for row in document.get("headline", ()) if row["protocol"] == "shapes"]
     if not found:
         return []
+    floors: Row = document.get("floors") or {}
     rows = [
         (
             row["title"],
             whole(row["gpus"]),
             percent(row["time"]["mean"]),
+            percent(floors.get(row["title"])),
             percent(row["time"]["median"]),
             f"{percent(row['worst_mean'])} ({row['worst_gpu']})",
             whole_percent(row["time"]["coverage"]),
@@ -129,11 +133,13 @@ def _at_a_glance(document: Row, plots: Mapping[str, str]) -> list[str]:
         )
         for row in found
     ]
-    head = ("kernels", "GPUs", "time", "median", "worst GPU", "in 90 % interval", "power, A", "power, A and B")
+    head = ("kernels", "GPUs", "time", "repeats", "median", "worst GPU", "in 90 % interval", "power, A",
+            "power, A and B")  # fmt: skip
     return [
         "## Kernels at a glance",
-        f"{PROTOCOLS['shapes'][1]} Power is scored where its reading had settled (quality A, and A and B).",
-        markdown(head, rows, "lrrrlrrr"),
+        f"{PROTOCOLS['shapes'][1]} Power is scored where its reading had settled (quality A, and A and B). *Repeats*: "
+        "what like measurements differ by from their mean, where there are any; no prediction could do better.",
+        markdown(head, rows, "lrrrrlrrr"),
         *_plots(plots, ("error_by_gpu",), heading=""),
     ]
 
@@ -273,18 +279,6 @@ def _detailed(name: str, row: Row) -> tuple[str, ...]:
         percent(_of(row, "power_a", "mean")),
         percent(_of(row, "power_ab", "mean")),
     )
-
-
-def _repeats(found: Sequence[Row]) -> list[str]:
-    if not found:
-        return []
-    rows = [(row["kind"], row["gpu"], whole(row["rows"]), percent(row["time"]), percent(row["power"])) for row in found]
-    return [
-        "## What repeats differ by",
-        "Some operations were measured more than once under like conditions. They differ by this much from their mean, "
-        "so no prediction could have a lower mean error on them.",
-        markdown(("operation", "GPU", "repeated rows", "time", "power, A and B"), rows, "llrrr"),
-    ]
 
 
 def _how(settings: Row, sources: Sequence[Row]) -> list[str]:

@@ -72,6 +72,9 @@ def flat(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
             for quantity in ("time", "throughput", "power", "energy"):
                 group = row["group"] if "left_out" not in row else f"{row['group']}/{row['left_out']} left out"
                 _keep(out, f"{name}/{group}/{quantity}", row.get(quantity))
+    for row in (document.get("slowdown") or {}).get("total", ()):
+        key = f"slowdown/{row['gpu']}/{row['engine']}"
+        out[key] = {"rows": row["rows"], "mean": round(row["error"], 5)}
     throttled = passes.get("throttled") or {}
     for quantity in ("clock", "time", "power", "energy"):
         _keep(out, f"passes/throttled/{quantity}", throttled.get(quantity))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, MissingExtraError, shortened
 from joulecast.validation.kernels import TRAIN_ROWS, score_kernels
+from joulecast.validation.noise import carriers, floors, repeats
 from joulecast.validation.passes import ScoredPass, score_passes
 from joulecast.validation.read import check_path, holds_kernels, holds_passes, read_batches
-from joulecast.validation.summary import SCHEMA, kernel_tables, pass_tables, plot_tables, repeats
+from joulecast.validation.slowdown import paired, slowdowns, totals
+from joulecast.validation.summary import SCHEMA, kernel_tables, pass_tables, plot_tables
 from joulecast.validation.whole import RUNS, ablation, score_runs
 
 if TYPE_CHECKING:
     import polars as pl
 
 #: What may be scored alone.
-PARTS = ("kernels", "passes", *RUNS)
+PARTS = ("kernels", "passes", *RUNS, "slowdown")
 
 #: Rows of each batch that are scored unless asked otherwise.
 SAMPLE = 4000
@@ -37,7 +40,7 @@ class Validation:
     ----------
     document : dict
         Plain tables: ``settings``, ``gpus``, ``headline``, ``by_gpu``, ``by_engine``, ``by_size``,
-        ``detail``, ``repeats``, ``passes``, ``runs``, ``ablation``.
+        ``detail``, ``repeats``, ``floors``, ``carriers``, ``slowdown``, ``passes``, ``runs``, ``ablation``.
     plots : dict
         Binned statistics to draw (`joulecast.validation.summary.plot_tables`).
     """
@@ -126,6 +129,7 @@ def _validated(
     from importlib.metadata import version
 
     with_kernels = only in (None, "kernels") and holds_kernels(path)
+    with_slowdown = only in (None, "slowdown") and holds_kernels(path)
     wanted = () if kinds is not None else (*PARTS[1:],) if only is None else (only,)
     folder = holds_passes(path) if "passes" in wanted else None
     those = tuple(gpus) if gpus is not None else None
@@ -162,14 +166,19 @@ def _validated(
     if folder is not None:
         passes = score_passes(folder, those, _span(tell, 0.9 if with_kernels else 0.0, 0.93 if with_kernels else 0.3))
     runs = score_runs(path, [name for name in RUNS if name in wanted], those, _span(tell, 0.93, 0.98))
-    if (rows is None or not rows.height) and not passes and not runs:
+    limited = _limited(path, kinds, those) if with_slowdown else []
+    if (rows is None or not rows.height) and not passes and not runs and not limited:
         raise InputError(f"nothing to score in {shortened(path)}: it has none of what was asked for")
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "settings": {"version": version("joulecast"), "sample": sample, "train_rows": train_rows, "seed": seed},
         **(kernel_tables(rows) if rows is not None else {}),
         "repeats": repeated,
+        "floors": floors(repeated),
+        "carriers": carriers(rows) if rows is not None else [],
     }
+    if limited:
+        document["slowdown"] = {"groups": limited, "total": totals(limited)}
     if passes:
         document["passes"] = pass_tables(passes)
     if runs:
@@ -179,6 +188,13 @@ def _validated(
     drawn = plot_tables(rows) if rows is not None else {}
     tell("done", 1.0)
     return Validation(document, drawn)
+
+
+def _limited(path: Path, kinds: Sequence[str] | None, gpus: tuple[str, ...] | None) -> list[dict[str, Any]]:
+    """How much the power limit slows kernels down, with the coefficients that are in use."""
+    named = None if kinds is None else tuple(kinds)
+    batches = read_batches(path, kinds=named, gpus=gpus, most_rows=sys.maxsize, seed=0)
+    return slowdowns(paired([one.rows for one in batches]))
 
 
 def _span(tell: Callable[[str, float], None], start: float, end: float) -> Callable[[str, float], None]:

@@ -6,16 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from joulecast.calibration.tables import QUALITIES
 from joulecast.coefficients.likeness import GENERATIONS
 from joulecast.gpus import load_gpu
-from joulecast.kernels.mla import WIDTHS
-from joulecast.validation.metrics import SIZE_NAMES, Band, bands, density, metrics, repeat_floor
+from joulecast.validation.metrics import SIZE_NAMES, Band, bands, density, metrics
 from joulecast.validation.passes import ScoredPass, worst
-from joulecast.validation.read import Batch
-from joulecast.workloads.table import OpTable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -152,56 +147,6 @@ def _over_gpus(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "rows": sum(one["rows"] for one in found),
         **{name: float(np.mean([one[name] for one in found])) for name in names},
     }
-
-
-def repeats(batches: Sequence[Batch]) -> list[dict[str, Any]]:
-    """How far like measurements differ, by kind and GPU: the error that no prediction could go below.
-
-    Only of rows of one engine, version and way of timing; models whose layers have the same widths are alike.
-    """
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for batch in batches:
-        if batch.source not in ("aiconfigurator", "table"):
-            continue
-        same = _same_operation(batch.rows.table)
-        floor, rows = repeat_floor(same, batch.rows.time_s)
-        if rows < LEAST_REPEATS:
-            continue
-        trusted = np.isin(batch.rows.quality, [QUALITIES.index("A"), QUALITIES.index("B")])
-        power_floor, power_rows = repeat_floor(same, np.where(trusted, batch.rows.power_w, np.nan))
-        found.setdefault((batch.rows.table.kind, batch.rows.gpu), []).append(
-            {"rows": rows, "time": floor, "power_rows": power_rows, "power": power_floor}
-        )
-    return [
-        {
-            "kind": kind,
-            "gpu": gpu,
-            "rows": sum(one["rows"] for one in ones),
-            "time": _weighted(ones, "time", "rows"),
-            "power_rows": sum(one["power_rows"] for one in ones),
-            "power": _weighted([one for one in ones if one["power_rows"] >= LEAST_REPEATS], "power", "power_rows"),
-        }
-        for (kind, gpu), ones in sorted(found.items())
-    ]
-
-
-def _same_operation(table: OpTable) -> npt.NDArray[np.intp]:
-    """Equal numbers for rows that are the same operation."""
-    columns = dict(table.columns)
-    if "model" in columns and table.kind.startswith(("mla_module", "dsa_module")):
-        columns["model"] = np.array([WIDTHS.index(one) for one in WIDTHS])[columns["model"]]
-    _, same = OpTable(table.kind, columns).distinct()
-    return np.asarray(same, dtype=np.intp)
-
-
-def _weighted(ones: Sequence[Mapping[str, Any]], name: str, weight: str) -> float:
-    if not ones:
-        return float("nan")
-    return float(np.average([one[name] for one in ones], weights=[one[weight] for one in ones]))
-
-
-#: Repeated rows that a noise floor needs.
-LEAST_REPEATS = 50
 
 
 def by_age(names: Sequence[str]) -> list[str]:
