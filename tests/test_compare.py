@@ -121,6 +121,17 @@ def test_power_given_beside_becomes_joules_a_token(tmp_path: Path) -> None:
     assert result.measured["energy_per_token_j"] == pytest.approx(2.0)
 
 
+def test_a_server_that_is_slower_than_its_gpu_costs_static_power_meanwhile(tmp_path: Path) -> None:
+    (result,) = read_results(written(tmp_path, {**VLLM, "power_w": 300.0}))
+    found = compare(result, gpu="h100", batch=16)
+    extra = found.predicted["energy_at_pace_j"] - found.predicted["energy_per_token_j"]
+    waited = 1 / 128.0 - 1 / found.predicted["output_throughput"]
+    # a clocked H100 with nothing running draws about 70 to 180 W
+    assert 70 * waited < extra < 180 * waited
+    rows = {row["metric"]: row for row in found.rows()}
+    assert rows["energy_at_pace_j"]["measured"] == pytest.approx(300 / 128)
+
+
 def test_errors_are_relative_to_the_measurement_and_every_metric_is_defined(tmp_path: Path) -> None:
     (result,) = read_results(written(tmp_path, VLLM))
     for row in compare(result, gpu="h100").rows():

@@ -19,6 +19,7 @@ _SHORT = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end", "request_throughput": "requests",
     "output_throughput": "output", "total_throughput": "input + output", "batch_latency_s": "batch latency",
     "prefill_s": "prefill", "decode_step_s": "decode step", "power_w": "power", "energy_per_token_j": "J/token",
+    "energy_at_pace_j": "J/token, paced",
 }  # fmt: skip
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from joulecast.coefficients.transfer import power_coefficients
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.gpus import load_gpu
+from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
+from joulecast.physics.power import static_power_w
 from joulecast.scenarios.inference import predict_workload
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
 from joulecast.validation.serving_files import METRICS, ServingResult
@@ -125,13 +127,24 @@ def compare(
             )
         except UnknownNameError as error:
             raise InputError(f"{error} (give the model with --model)") from None
-        return predict_workload(workload, described, execution=asked, clock_mhz=clock_mhz, power_limit_w=power_limit_w)
+        return predict_workload(
+            workload,
+            described,
+            execution=asked,
+            clock_mhz=clock_mhz,
+            power_limit_w=power_limit_w,
+            ignore_memory=True,  # it was measured: what it held at once did fit
+        )
 
     whole = predicted(size, output)
     if filled.one_batch:
         figures, spread = _of_batch(whole, size, output)
     else:
         figures, spread = _of_stream(whole, predicted(1, 1), size, prompt, output)
+    _at_pace(figures, spread, filled, described, whole.clock_mhz)
+    if "energy_per_token_j" in filled.measured and "energy_at_pace_j" in figures:
+        same = {**filled.measured, "energy_at_pace_j": filled.measured["energy_per_token_j"]}
+        filled = replace(filled, measured=MappingProxyType(same))
     return Comparison(
         filled, described.name, size, MappingProxyType(figures), MappingProxyType(spread),
         (*_notes(filled, size, prompt, output), *filled.notes, *whole.warnings),
@@ -248,6 +261,19 @@ def _of_stream(
         figures["tpot_s"] = figures["itl_s"] = max(served - ttft, step_s) / (output - 1)
         spread["tpot_s"] = spread["itl_s"] = slow
     return figures, spread
+
+
+def _at_pace(
+    figures: dict[str, float], spread: dict[str, float], result: ServingResult, gpu: Gpu, clock_mhz: float
+) -> None:
+    """Energy a token where the server took longer than the GPUs need: they draw static power meanwhile."""
+    measured = result.measured.get("output_throughput")
+    predicted = figures.get("output_throughput")
+    if not measured or not predicted or measured >= predicted:
+        return
+    static_w = float(static_power_w(clock_mhz, gpu, power_coefficients(gpu))) * result.tp * result.pp
+    figures["energy_at_pace_j"] = figures["energy_per_token_j"] + static_w * (1 / measured - 1 / predicted)
+    spread["energy_at_pace_j"] = spread["energy_per_token_j"]
 
 
 def _notes(result: ServingResult, size: int, prompt: int, output: int) -> list[str]:

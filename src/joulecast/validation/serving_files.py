@@ -31,6 +31,8 @@ METRICS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "decode_step_s": ("s", "time of one decoding step of one batch; median over steps"),
     "power_w": ("W", "mean power of all GPUs together over the benchmark"),
     "energy_per_token_j": ("J", "energy of all GPUs / output tokens"),
+    "energy_at_pace_j": ("J", "the same at the measured pace: the predicted energy of the work, and static power over "
+                              "the time that was measured, waits for the server in it"),
 })  # fmt: skip
 
 
@@ -338,6 +340,8 @@ def _with_power(found: ServingResult, values: Mapping[str, Any]) -> ServingResul
     tokens = _number(values.get("total_output_tokens"))
     if total and tokens and "energy_per_token_j" not in measured:
         measured["energy_per_token_j"] = total / tokens
+    if measured.get("power_w") and measured.get("output_throughput"):
+        measured.setdefault("energy_per_token_j", measured["power_w"] / measured["output_throughput"])
     return replace(found, measured=MappingProxyType({name: measured[name] for name in METRICS if name in measured}))
 
 
