@@ -62,7 +62,8 @@ def power_residuals(batches: Sequence[Measured], exclude_own: bool = False, seed
         exclude = tuple(name for name in store.known() if chip(name) == chip(gpu.name)) if exclude_own else ()
         priced = price(few.table, gpu, few.conditions, exclude=exclude)
         limit_w = few.power_limit_w if np.isfinite(few.power_limit_w) else gpu.power_limit_default_w
-        settled = under_limit(priced, gpu.clock_max_mhz, np.inf if few.timing_mode == "burst" else limit_w)
+        free = few.timing_mode == "burst"
+        settled = under_limit(priced, gpu.clock_max_mhz, np.inf if free else limit_w, hosted=few.host_bound)
         good = np.ones(rows.size, dtype=np.bool_)
         good[list(priced.work.reasons)] = False
         yield PowerResiduals(
