@@ -598,7 +598,7 @@ def test_a_meter_that_reads_a_fifth_more_gives_that_factor(dated: Path, tmp_path
     path.write_text(log_text(form, readings(found, 1.2, every=0.02)))
     log = read_power_log(path)
     assert log.format == form
-    meter = reconcile(found, log)
+    (meter,) = reconcile(found, log)
     assert meter.factor == pytest.approx(1.2, rel=0.02)
     assert meter.factor_interval[0] < 1.2 < meter.factor_interval[1]
     assert meter.aligned_by == "clock"
@@ -610,7 +610,7 @@ def test_readings_in_local_time_are_moved_by_whole_quarter_hours(dated: Path, tm
     found = attribute(dated, clock_mhz=1410)
     path = tmp_path / "power.csv"
     path.write_text(log_text("nvidia-smi", [(t + 5.5 * 3600, w) for t, w in readings(found, 1.0, every=0.02)]))
-    meter = reconcile(found, read_power_log(path))
+    (meter,) = reconcile(found, read_power_log(path))
     assert (meter.aligned_by, meter.shift_s) == ("clock and time zone", -5.5 * 3600)
     assert meter.factor == pytest.approx(1, rel=0.02)
 
@@ -629,7 +629,7 @@ def test_a_log_without_a_common_clock_is_aligned_by_shape(dated: Path, tmp_path:
     found = attribute(dated, clock_mhz=1410)
     path = tmp_path / "power.csv"
     path.write_text("t,watts\n" + "".join(f"{t - T0 + 500:.3f},{w}\n" for t, w in readings(found, 1.0, every=0.02)))
-    meter = reconcile(found, read_power_log(path))
+    (meter,) = reconcile(found, read_power_log(path))
     assert meter.aligned_by == "shape"
     assert meter.shift_s == pytest.approx(-500, abs=0.1)
     assert meter.factor == pytest.approx(1, rel=0.05)
@@ -651,6 +651,24 @@ def test_what_is_no_power_log_is_refused_in_one_line(tmp_path: Path, text: str, 
     path.write_text(text)
     with pytest.raises(InputError, match=told):
         read_power_log(path)
+
+
+def test_each_gpu_of_several_goes_with_its_own_readings(dated: Path, tmp_path: Path) -> None:
+    events = json.loads(dated.read_text())["traceEvents"]
+    events += [{**events[-1], "args": {**events[-1]["args"], "device": 1}}]
+    found = attribute(written(tmp_path / "two.json", trace(events)), "a100", clock_mhz=1410)
+    pairs = readings(found, 1.0, every=0.02)
+    path = tmp_path / "power.csv"
+    path.write_text("time,power0,power1\n" + "".join(f"{t},{w},{2 * w}\n" for t, w in pairs))
+    one, two = reconcile(found, read_power_log(path))
+    assert (one.factor, two.factor) == pytest.approx((1, 2), rel=0.02)
+
+
+def test_a_meter_that_reads_too_seldom_is_told(dated: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time_s,power_w\n{T0 - 9},100\n{T0 + 1},100\n{T0 + 11},100\n")
+    with pytest.raises(InputError, match=r"1 reading.* more often"):
+        reconcile(attribute(dated, "a100"), read_power_log(path))
 
 
 def test_a_log_of_another_day_is_refused(dated: Path, tmp_path: Path) -> None:

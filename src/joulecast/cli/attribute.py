@@ -64,7 +64,7 @@ def attribute(
 
     with bar() as progress:
         found = attributed(traces, gpu, clock_mhz=clock_mhz, power_limit_w=limit_w, progress=progress)
-    meter = None if power_log is None else _reconciled(found, power_log, every_s)
+    meter = () if power_log is None else _reconciled(found, power_log, every_s)
     _pictures(found, flame, perfetto)
     give(
         Answer(
@@ -82,7 +82,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("attribute")(attribute)
 
 
-def _reconciled(found: Attribution, path: Path, interval_s: float | None) -> Reconciliation:
+def _reconciled(found: Attribution, path: Path, interval_s: float | None) -> tuple[Reconciliation, ...]:
     from joulecast.traces.power_log import read_power_log
     from joulecast.traces.reconcile import reconcile
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NAME_WIDTH = 34
 
 
-def page(found: Attribution, by: str, top: int, meter: Reconciliation | None) -> list[Block]:
+def page(found: Attribution, by: str, top: int, meter: Sequence[Reconciliation]) -> list[Block]:
     """The page for people."""
     families = found.table("family")
     known = {name: share for name, share in basis_shares(found.shares).items() if share > 0}
@@ -33,8 +33,7 @@ def page(found: Attribution, by: str, top: int, meter: Reconciliation | None) ->
     )
     hardware = f"{found.gpu} · {text.whole(found.clock_mhz)} MHz · {text.whole(found.power_limit_w)} W limit"
     blocks: list[Block] = [Heading(_title(found), hardware), _totals(found), Facts(facts), _table(found, by, top)]
-    if meter is not None:
-        blocks.append(_meter(meter))
+    blocks += [_meter(one) for one in meter]
     remarks = [("warning" if not place else "", (line,)) for place, line in enumerate(found.warnings)]
     remarks += [("note" if not place else "", (line,)) for place, line in enumerate(found.notes)]
     if remarks:
@@ -42,7 +41,7 @@ def page(found: Attribution, by: str, top: int, meter: Reconciliation | None) ->
     return blocks
 
 
-def document(found: Attribution, by: str, meter: Reconciliation | None) -> dict[str, Any]:
+def document(found: Attribution, by: str, meter: Sequence[Reconciliation]) -> dict[str, Any]:
     """The JSON document."""
     return {
         "gpu": found.gpu,
@@ -62,7 +61,7 @@ def document(found: Attribution, by: str, meter: Reconciliation | None) -> dict[
         "families": _records(found.table("family")),
         "by": by,
         "groups": _records(found.table(by)),
-        "meter": None if meter is None else meter.facts(),
+        "meter": [one.facts() for one in meter],
         "warnings": list(found.warnings),
         "notes": list(found.notes),
     }

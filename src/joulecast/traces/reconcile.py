@@ -80,18 +80,19 @@ class Reconciliation:
         ]
 
 
-def reconcile(found: Attribution, log: PowerLog) -> Reconciliation:
+def reconcile(found: Attribution, log: PowerLog) -> tuple[Reconciliation, ...]:
     """Lay a meter's readings beside an attribution.
 
     Parameters
     ----------
     found : Attribution
     log : PowerLog
-        Its GPU of the same number as the trace's is taken; its only one, whatever its number.
+        Each of its GPUs goes with the trace's of the same number; its only one, whatever its number.
 
     Returns
     -------
-    Reconciliation
+    tuple of Reconciliation
+        One for each GPU that both tell of.
 
     Raises
     ------
@@ -104,7 +105,10 @@ def reconcile(found: Attribution, log: PowerLog) -> Reconciliation:
     quarter hours that make them overlap the most. Otherwise the meter is shifted to where its power follows the
     attributed one best. Attributed power is averaged over `AVERAGED_S` before each reading, as the driver's is.
     """
-    share, number = _matching(found, log)
+    return tuple(_reconciled(share, number, log) for share, number in _matching(found, log))
+
+
+def _reconciled(share: GpuShare, number: int, log: PowerLog) -> Reconciliation:
     times, watts = log.time_s[number], log.power_w[number]
     moment = times.copy()
     begin, end = share.window_s
@@ -118,10 +122,12 @@ def reconcile(found: Attribution, log: PowerLog) -> Reconciliation:
         moment, aligned = moment + shift, "shape"
     inside = (moment >= begin - AVERAGED_S) & (moment <= end + AVERAGED_S)
     low, high = max(begin, float(moment[0])), min(end, float(moment[-1]))
-    if high <= low or inside.sum() < 2:
+    if high <= low:
+        raise InputError(f"{log.source} does not cover the trace: its readings and the trace have no time in common")
+    if inside.sum() < 2:
         raise InputError(
-            f"{log.source} does not cover the trace: its readings end {abs(float(moment[-1]) - begin):,.1f} s off, "
-            "or fewer than two fall within"
+            f"{log.source} does not cover the trace: {int(inside.sum())} reading(s) fall within its {end - begin:.3g} "
+            "s; trace for longer, or read the meter more often"
         )
     measured = _integral(moment, watts, low, high)
     attributed = float(_cumulative(share, np.array([high]))[0] - _cumulative(share, np.array([low]))[0])
@@ -150,12 +156,12 @@ def reconcile(found: Attribution, log: PowerLog) -> Reconciliation:
     )
 
 
-def _matching(found: Attribution, log: PowerLog) -> tuple[GpuShare, int]:
-    for share in found.shares:
-        if share.device in log.gpus:
-            return share, share.device
-    if len(log.gpus) == 1:
-        return found.shares[0], log.gpus[0]
+def _matching(found: Attribution, log: PowerLog) -> list[tuple[GpuShare, int]]:
+    pairs = [(share, share.device) for share in found.shares if share.device in log.gpus]
+    if pairs:
+        return pairs
+    if len(log.gpus) == 1 and len(found.shares) == 1:
+        return [(found.shares[0], log.gpus[0])]
     wanted = ", ".join(str(share.device) for share in found.shares)
     raise InputError(f"{log.source} holds GPUs {', '.join(map(str, log.gpus))}; the trace ran on GPU {wanted}")
 
