@@ -1,8 +1,8 @@
 """Scores what is read of real profiler traces: ``python benchmarks/traces.py DATA``.
 
-DATA is the folder of measured tables; its ``traces`` are read. Printed are, for each: the share of the kernel time whose
-kernels are recognised, how far predicted kernel times are from the measured ones (median of ``|predicted / measured - 1|``),
-and what energy comes out without the recorded shapes, over that with them.
+DATA is the folder of measured tables; its ``traces`` are read. Printed are, for each: the share of the kernel time
+whose kernels are recognised, how far predicted kernel times are from the measured ones (median of
+``|predicted / measured - 1|``), and what energy comes out without the recorded shapes, over that with them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def main() -> int:
         without = replace(operators, signature=np.full_like(operators.signature, -1))
         bare = attributed([replace(profile, operators=without, signatures=())], gpu)
         sys.stdout.write(
-            f"{name}: {len(profile.activities):,} activities, recognised {100 * recognised_share(found.shares):.1f} % of "
-            f"the kernel time, {found.energy_j:.4g} J, without shapes {bare.energy_j / found.energy_j:.3f} of it\n"
+            f"{name}: {len(profile.activities):,} activities, recognised {100 * recognised_share(found.shares):.1f} % "
+            f"of the kernel time, {found.energy_j:.4g} J, without shapes {bare.energy_j / found.energy_j:.3f} of it\n"
         )
         for row in time_errors(found.shares):
             sys.stdout.write(
