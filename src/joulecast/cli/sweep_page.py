@@ -61,7 +61,7 @@ def page(told: Told) -> list[Block]:
     """The page of a sweep."""
     found = told.found
     labels = _labels(told)
-    front = found.front[_shown(found.front.size)]
+    front = _front_shown(told)
     blocks: list[Block] = [_heading(told), _asked(told)]
     blocks.append(_best_table(told, labels))
     x, y = told.pair
@@ -165,16 +165,29 @@ def _axis_words(axis: Axis, values: list[Any]) -> str:
 def _labels(told: Told) -> dict[str, int]:
     """Numbers by which the tables name points, by their coordinates."""
     found = told.found
-    shown = [*found.best.values(), *found.front[_shown(found.front.size)].tolist()]
+    shown = [*found.best.values(), *_front_shown(told).tolist()]
     numbered: dict[str, int] = {}
     for row in points_kept(told, shown).rows():
         numbered.setdefault(coordinates(told, row), len(numbered) + 1)
     return numbered
 
 
-def _shown(size: int) -> Any:
-    """Places of a front that the page shows: its ends and even steps between."""
-    return np.unique(np.linspace(0, size - 1, min(size, _FRONT_SHOWN)).round().astype(int))
+#: Points of a front that are so near in both objectives are told as one: limits are solved for to less than that.
+_ALIKE = 1e-3
+
+
+def _front_shown(told: Told) -> Any:
+    """Points of the front that the page shows: its ends and even steps between, none nearly the same as another."""
+    front = told.found.front
+    figures = told.found.rows(front)
+    x, y = (figures[one.column] for one in told.pair)
+    apart = [0]
+    for place in range(1, front.size):
+        last = apart[-1]
+        if abs(x[place] - x[last]) > _ALIKE * abs(x[last]) or abs(y[place] - y[last]) > _ALIKE * abs(y[last]):
+            apart.append(place)
+    front = front[apart]
+    return front[np.unique(np.linspace(0, front.size - 1, min(front.size, _FRONT_SHOWN)).round().astype(int))]
 
 
 _HEADERS = ("time", "", "power", "energy", "", "J/token", "tokens/s", "bound by")

@@ -11,6 +11,7 @@ import numpy as np
 from joulecast.cli.sweep_page import Told, coordinates, points_kept
 from joulecast.reports import files, plots, sweep_plot, text
 from joulecast.scenarios.sweep.chunk import joined
+from joulecast.scenarios.sweep.objectives import OBJECTIVES, Objective
 from joulecast.scenarios.sweep.table import points_of
 
 #: Clocks that the curve over them has at most.
@@ -45,6 +46,7 @@ def draw(told: Told, path: Path) -> None:
             for row in curve
         ],
         (clock_scales[0][1], clock_scales[1][1]),
+        f"the point of least {_thrifty(told).title} at other clocks",
         title=str(told.evaluator.source).rsplit("/", 1)[-1],
         subtitle=_subtitle(told, len(rows)),
     )
@@ -98,13 +100,17 @@ def _best(told: Told, scales: Sequence[tuple[float, str]]) -> list[dict[str, Any
     ]
 
 
+def _thrifty(told: Told) -> Objective:
+    """Energy, or that of a token where the front is of it."""
+    return next((one for one in told.pair if one.name == "energy_per_token"), OBJECTIVES["energy"])
+
+
 def _clock_curve(told: Told) -> list[dict[str, Any]]:
     """The point of least energy (of a token, where that is the question) at other clocks."""
     space = told.evaluator.space
     if len(space.axis("clock_mhz").values) < 2:
         return []
-    wanted = told.pair[1] if told.pair[1].name in ("energy", "energy_per_token") else None
-    best = told.found.best[wanted.name if wanted else "energy"]
+    best = told.found.best[_thrifty(told).name]
     along = space.along("clock_mhz", best)
     if along.size > _CLOCKS:
         along = np.unique([*along[np.linspace(0, along.size - 1, _CLOCKS).astype(int)], best])

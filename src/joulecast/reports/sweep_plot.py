@@ -25,6 +25,7 @@ def sweep_chart(
     group: str | None,
     clock: Sequence[Row],
     clock_units: tuple[str, str],
+    clock_caption: str,
     *,
     title: str,
     subtitle: Sequence[str],
@@ -45,12 +46,14 @@ def sweep_chart(
         ``clock_mhz``, ``energy``, ``time``, and ``best`` with its ``label``; empty where there is one clock only.
     clock_units : tuple of str
         Of ``energy`` and ``time``.
+    clock_caption : str
+        What the curve over clocks is of.
     title : str
     subtitle : sequence of str
     """
     alt = the_altair()
     left = _plane(alt, points, front, best, axes, group)
-    whole = alt.hconcat(left, _by_clock(alt, clock, clock_units), spacing=40) if len(clock) > 1 else left
+    whole = alt.hconcat(left, _by_clock(alt, clock, clock_units, clock_caption), spacing=40) if len(clock) > 1 else left
     words = alt.TitleParams(
         text=title, subtitle=list(subtitle), anchor="start", fontSize=14, subtitleFontSize=11, subtitleColor="#555",
         offset=12,
@@ -133,7 +136,7 @@ def _apart(best: Sequence[Row], points: Sequence[Row]) -> list[tuple[Row, float]
     return placed
 
 
-def _by_clock(alt: Any, clock: Sequence[Row], units: tuple[str, str]) -> Any:
+def _by_clock(alt: Any, clock: Sequence[Row], units: tuple[str, str], caption: str) -> Any:
     data = alt.Data(values=list(clock))
     x = alt.X(
         "clock_mhz:Q", title="core clock asked for [MHz]", scale=alt.Scale(zero=False, nice=False, padding=10),
@@ -169,7 +172,4 @@ def _by_clock(alt: Any, clock: Sequence[Row], units: tuple[str, str]) -> Any:
     both = alt.vconcat(
         panel("energy", units[0], _COLOURS[0], words=True), panel("time", units[1], _TIME, words=False), spacing=14
     )
-    caption = alt.TitleParams(
-        "the point of least energy at other clocks", anchor="start", fontSize=12, fontWeight="normal"
-    )
-    return both.properties(title=caption)
+    return both.properties(title=alt.TitleParams(caption, anchor="start", fontSize=12, fontWeight="normal"))
