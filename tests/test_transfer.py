@@ -365,3 +365,16 @@ def test_energies_go_with_the_voltage_that_rates_are_stated_at(powered):
     found, plain = transfer.power_coefficients(card), transfer.default_power(L40S)
     assert found.tensor_pj["bf16"] == pytest.approx(plain.tensor_pj["bf16"] * 0.75**2, rel=1e-3)
     assert found.dram_pj == pytest.approx(plain.dram_pj)
+
+
+def test_what_starts_a_plugin_is_not_lent_to_other_kernels(calibrated):
+    direct, plugin = TimeCoefficients(fixed_kcycles=4.0), TimeCoefficients(fixed_kcycles=15.0)
+    files = {"gemm/trtllm/bf16": direct, "gemm/trtllm/w8a8": plugin, "gemm/trtllm/w4a16": plugin}
+    calibrated(**{"A100-SXM-80GB": direct})
+    known = replace(store.load("A100-SXM-80GB"), time={key: replace(one, rows=9) for key, one in files.items()})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "load", lambda _: known)
+        for cached in (transfer.relatives, transfer.time_coefficients):
+            cached.cache_clear()
+        assert transfer.time_coefficients(H100, "gemm", "trtllm", "fp8").fixed_kcycles < 8.0
+        assert transfer.time_coefficients(H100, "gemm", "trtllm", "w8a8").fixed_kcycles > 12.0

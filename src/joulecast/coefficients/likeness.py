@@ -35,6 +35,11 @@ _RELATED_FORMATS = ({"fp8", "int8", "w8a8"}, {"w8a16", "w4a16"})
 _LIKE_FORMAT, _RELATED_FORMAT, _OTHER_FORMAT = 0.05, 0.5, 1.3
 _OTHER_KERNEL = 2.5
 
+#: Formats whose kernels were measured as plugins of TensorRT engines: starting one takes 10 us that kernels of other
+#: formats, launched by themselves, don't.
+_PLUGIN_FORMATS = frozenset({"int8", "w8a8", "w8a16", "w4a16"})
+_OTHER_START = 1.0
+
 #: Engines that serve models by the same libraries' kernels, in graphs; others start each by itself or are older.
 _LIKE_ENGINES = {"trtllm", "vllm"}
 _LIKE_ENGINE, _OTHER_ENGINE = 0.6, 1.2
@@ -71,9 +76,10 @@ def group_distance(a: str, b: str) -> float:
         if any(pair <= like for like in _LIKE_FORMATS):
             total += _LIKE_FORMAT
         elif any(pair <= like for like in _RELATED_FORMATS):
-            total += _RELATED_FORMAT
+            total += _RELATED_FORMAT + (_OTHER_START if len(pair & _PLUGIN_FORMATS) == 1 else 0.0)
         else:
             total += _OTHER_FORMAT if x in _FORMATS and y in _FORMATS else _OTHER_KERNEL
+            total += _OTHER_START if len(pair & _PLUGIN_FORMATS) == 1 else 0.0
     return total
 
 
