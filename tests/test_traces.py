@@ -29,7 +29,7 @@ from joulecast.traces.power_log import read_power_log
 from joulecast.traces.read import read_profile
 from joulecast.traces.reconcile import reconcile
 from joulecast.traces.stacks import stacks
-from joulecast.traces.times import time_errors
+from joulecast.traces.times import slowed, time_errors
 from joulecast.workloads.aten_shapes import rows_of
 from joulecast.workloads.profile import Signature
 from joulecast.workloads.trace_stream import EventStream
@@ -845,6 +845,16 @@ def test_operations_that_ran_beside_others_are_scored_apart(tmp_path: Path) -> N
     assert rows[0]["time_s"] == pytest.approx(600e-6)
 
 
+def test_a_collective_beside_a_product_slows_it_by_the_sms_it_holds(tmp_path: Path) -> None:
+    collective = kernel("ncclDevKernel_AllReduce_Sum_f16_RING_LL(P)", 0, 1000, 3, stream=9, grid=[27, 1, 1])
+    events = [kernel(GEMM, 100, 200, 1), collective, kernel(GEMM, 900, 200, 2), kernel(GEMM, 1500, 100, 4)]
+    share = attribute(written(tmp_path / "t.json", trace(events))).shares[0]
+    rows = np.flatnonzero(share.profile.activities.name == share.profile.names.index(GEMM))
+    # 27 of 108 SMs held: 1.23 / 0.75 beside it; of the second product's 200 us half are
+    factor = 1.23 / 0.75
+    assert slowed(share, rows).tolist() == pytest.approx([factor, 200 / (100 / factor + 100), 1.0])
+
+
 def test_products_of_rows_that_are_not_aligned_are_predicted_slower(tmp_path: Path) -> None:
     def predicted(align: int) -> float:
         name = f"void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_16x4_nt_align{align}>(P)"
@@ -859,6 +869,13 @@ def test_products_that_ran_alone_on_an_a100_are_predicted_within_15_per_cent(dat
     alone = next(row for row in time_errors(found.shares) if (row["family"], row["ran"]) == ("gemm", "alone"))
     assert alone["operations"] > 1000
     assert alone["median_error"] < 0.15
+
+
+def test_products_beside_collectives_on_a_v100_are_predicted_within_20_per_cent(data_dir: Path) -> None:
+    found = attribute(data_dir / "traces" / "pytorch_v100_train.json.gz", "v100-sxm-16gb")
+    (row,) = (one for one in time_errors(found.shares) if one["family"] == "gemm")
+    assert (row["ran"], row["operations"] > 400) == ("beside others", True)
+    assert row["median_error"] < 0.2
 
 
 # --- whatever a file holds -------------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ class GpuShare:
     steps : Steps
     window_s : tuple of float
         Begin and end of what is accounted for: the steps where they are marked, and all that ran. [s]
+    sm_count : int
+        Of the GPU.
     families : tuple of str
     family : ndarray of int
         Of each activity, an index into `families`: kernel families, copies, fills.
@@ -55,6 +57,7 @@ class GpuShare:
     account: Account
     steps: Steps
     window_s: tuple[float, float]
+    sm_count: int
     families: tuple[str, ...]
     family: Ints
 
@@ -229,7 +232,7 @@ def _share(profile: Profile, device: int, gpu: Gpu, clock_mhz: float, limit_w: f
         activities.start_s, activities.time_s, drawn.dynamic_w, static_w=drawn.static_w, limit_w=limit_w,
         window_s=window,
     )  # fmt: skip
-    return GpuShare(profile, device, assignment, drawn, accounted, steps, window, names, family)
+    return GpuShare(profile, device, assignment, drawn, accounted, steps, window, gpu.sm_count, names, family)
 
 
 def _window(activities: Activities, steps: Steps) -> tuple[float, float]:
