@@ -159,7 +159,13 @@ def sweep(
     found = _surveyed(evaluator, pair, limits, store, where, processes, ray_address, output, csv)
     if not found.feasible:
         raise InfeasibleError(none_feasible(found.reasons))
-    told = sweep_page.Told(evaluator, found, pair, sweep_page.sensitivities(evaluator, found) if sensitivity else ())
+    told = sweep_page.Told(
+        evaluator,
+        found,
+        pair,
+        sweep_page.best_predicted(evaluator, found),
+        sweep_page.sensitivities(evaluator, found) if sensitivity else (),
+    )
     if plot is not None:
         sweep_plots.draw(told, plot)
     if not csv:

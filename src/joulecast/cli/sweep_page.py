@@ -10,13 +10,15 @@ import numpy as np
 
 from joulecast.cli import footprint
 from joulecast.cli import page as pages
+from joulecast.coefficients.schema import PROVENANCES
 from joulecast.reports import text
 from joulecast.reports.tables import Block, Facts, Heading, Table
+from joulecast.scenarios.prediction import Prediction
 from joulecast.scenarios.sweep.collect import Findings
 from joulecast.scenarios.sweep.inference import SET, InferenceEvaluator
 from joulecast.scenarios.sweep.objectives import Objective
-from joulecast.scenarios.sweep.question import at_point
-from joulecast.scenarios.sweep.sensitivity import Elasticity, elasticities
+from joulecast.scenarios.sweep.question import elasticities_at, predicted
+from joulecast.scenarios.sweep.sensitivity import Elasticity
 from joulecast.scenarios.sweep.space import Axis, Share
 from joulecast.scenarios.sweep.table import Points, table
 
@@ -41,14 +43,20 @@ class Told:
     evaluator: InferenceEvaluator
     found: Findings
     pair: tuple[Objective, Objective]
+    best: Mapping[int, Prediction]
     sensitivity: Sequence[tuple[str, tuple[Elasticity, ...]]] = ()
 
 
 def sensitivities(evaluator: InferenceEvaluator, found: Findings) -> list[tuple[str, tuple[Elasticity, ...]]]:
     """Elasticities at the fastest point and at that of least energy."""
     points = {name: found.best[name] for name in ("time", "energy") if name in found.best}
-    done = {point: elasticities(at_point(evaluator, point)) for point in sorted(set(points.values()))}
+    done = {point: elasticities_at(evaluator, point) for point in sorted(set(points.values()))}
     return [(name, done[point]) for name, point in points.items()]
+
+
+def best_predicted(evaluator: InferenceEvaluator, found: Findings) -> dict[int, Prediction]:
+    """The points that are best at something as `predict` tells them, with notes and warnings."""
+    return {point: predicted(evaluator, point) for point in dict.fromkeys(found.best.values())}
 
 
 def points_kept(told: Told, points: Any) -> Points:
@@ -74,7 +82,7 @@ def page(told: Told) -> list[Block]:
     blocks += [_sensitivity_table(*one) for one in told.sensitivity]
     if found.reasons:
         blocks.append(_reasons(found))
-    return blocks
+    return [*blocks, _provenance(told), *pages.remarks(list(told.best.values()))]
 
 
 def document(told: Told) -> dict[str, Any]:
@@ -94,7 +102,10 @@ def document(told: Told) -> dict[str, Any]:
         "feasible": found.feasible,
         "throttled": found.throttled,
         "infeasible": [{"reason": reason, "points": count} for reason, count in found.reasons.items()],
-        "best": dict(zip(found.best, best, strict=True)),
+        "best": {
+            name: {**row, "notes": list(told.best[point].notes), "warnings": list(told.best[point].warnings)}
+            for (name, point), row in zip(found.best.items(), best, strict=True)
+        },
         "front": {"objectives": [one.name for one in told.pair], "points": points_kept(told, found.front).rows()},
         "sensitivity": {name: [asdict(one) for one in some] for name, some in told.sensitivity},
         "site": footprint.described(site) if priced else None,
@@ -262,6 +273,20 @@ def _sensitivity_table(name: str, found: Sequence[Elasticity]) -> Table:
         for one in found[:_SENSITIVITY_SHOWN]
     )
     return Table((f"1 % more, at the {_BEST[name]}", "now", "time", "energy", "power"), rows, "lrrrr")
+
+
+_PROVENANCE = ("provenance", "power_provenance")
+
+
+def _provenance(told: Told) -> Facts:
+    """Where the figures of the best points come from, the least certain of each."""
+    rows = points_kept(told, list(told.best)).rows()
+    pieces = []
+    for gpu in dict.fromkeys(row["gpu"] for row in rows):
+        mine = [row for row in rows if row["gpu"] == gpu]
+        found = [max((row[name] for row in mine), key=PROVENANCES.index) for name in _PROVENANCE]
+        pieces.append(f"{gpu}: times {found[0]}, power {found[1]};")
+    return Facts((("provenance", tuple(pieces)), ("±", ("half of the 90 % interval",))), label_width=16)
 
 
 def _signed(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,17 @@ import numpy as np
 
 from joulecast.bounds.dtypes import dtype
 from joulecast.bounds.ranges import number
-from joulecast.coefficients.forecasts import checked_forecast, forecasting
+from joulecast.coefficients.forecasts import checked_forecast, forecast_notes, forecasting
 from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, resolve
 from joulecast.gpus.changes import changeable_fields
 from joulecast.lowering.execution import Execution
 from joulecast.scenarios.footprint import Site
+from joulecast.scenarios.inference import predict_workload
+from joulecast.scenarios.prediction import Prediction
 from joulecast.scenarios.pricing import host_of
 from joulecast.scenarios.sweep.inference import EXECUTION, SET, InferenceEvaluator, gpu_at
-from joulecast.scenarios.sweep.sensitivity import At
+from joulecast.scenarios.sweep.sensitivity import At, Elasticity, elasticities
 from joulecast.scenarios.sweep.settings import CLOCKS, LIMITS, clocks_of, evenly, limits_of
 from joulecast.scenarios.sweep.space import Axis, Share, Space, axis
 from joulecast.scenarios.sweep.store import coefficients_in_use
@@ -126,6 +128,28 @@ def description(evaluator: InferenceEvaluator) -> dict[str, Any]:
         "forecast_from": evaluator.forecast_from,
         "coefficients": coefficients,
     }
+
+
+def predicted(evaluator: InferenceEvaluator, point: int) -> Prediction:
+    """A point as `predict` tells it: with its kernels, notes and warnings."""
+    at = at_point(evaluator, point)
+    with forecasting(evaluator.forecast_from):
+        found = predict_workload(
+            at.workload,
+            at.gpu,
+            execution=at.execution,
+            clock_mhz=at.clock_mhz,
+            power_limit_w=at.power_limit_w,
+            host_us_per_launch=at.host_us_per_launch,
+            ignore_memory=evaluator.ignore_memory,
+        )
+    return replace(found, notes=(*found.notes, *forecast_notes(evaluator.forecast_from)))
+
+
+def elasticities_at(evaluator: InferenceEvaluator, point: int) -> tuple[Elasticity, ...]:
+    """What 1 % more of each number of the hardware changes at a point."""
+    with forecasting(evaluator.forecast_from):
+        return elasticities(at_point(evaluator, point))
 
 
 def _axis(name: str, values: Any, checked: Any) -> Axis:
