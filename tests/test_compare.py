@@ -169,7 +169,7 @@ def test_everything_that_is_missing_is_asked_for_in_one_line(
         "16",
     ]
     assert main(["compare", str(path), *given, "--json"]) == 0
-    (document,) = json.loads(capsys.readouterr().out)
+    (document,) = json.loads(capsys.readouterr().out)["runs"]
     assert document["metrics"][0]["metric"] == "batch_latency_s"
 
 

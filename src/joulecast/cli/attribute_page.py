@@ -44,6 +44,8 @@ def page(found: Attribution, by: str, top: int, meter: Sequence[Reconciliation])
 def document(found: Attribution, by: str, meter: Sequence[Reconciliation]) -> dict[str, Any]:
     """The JSON document."""
     return {
+        "schema": "joulecast.attribution/1",
+        "traces": list(dict.fromkeys(share.profile.source for share in found.shares)),
         "gpu": found.gpu,
         "clock_mhz": found.clock_mhz,
         "clock_given": found.clock_given,

@@ -76,7 +76,7 @@ def compare(
     give(
         Answer(
             lambda: [block for one in found for block in _page(one)],
-            lambda: [_document(one) for one in found],
+            lambda: {"schema": "joulecast.comparison/1", "runs": [_document(one) for one in found]},
             lambda: [{"source": one.result.source, **row} for one in found for row in one.rows()],
         ),
         form,
