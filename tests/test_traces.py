@@ -745,6 +745,18 @@ def test_operators_of_a_trace_are_a_workload_of_one_pass_a_step(training: Path) 
     assert found.tables["gemm"]["count"].tolist() == [1]
 
 
+def test_gradients_in_a_workload_of_a_trace_belong_to_the_layer_of_their_operator(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    events = [
+        event("user_annotation", "## head ##", 0, 40),
+        event("cpu_op", "aten::mm", 5, 20, **{"Sequence number": 5, "Fwd thread id": 0}, **shapes),
+        event("cpu_op", "MmBackward0", 50, 30, tid=2, **{"Sequence number": 5, "Fwd thread id": 1}),
+        event("cpu_op", "aten::mm", 55, 20, tid=2, **shapes),
+    ]
+    found = jc.workload(written(tmp_path / "t.json", trace(events)))
+    assert found.layers == ("head", "head (backward)")
+
+
 def test_a_compressed_trace_is_a_workload_too_and_what_runs_on_the_cpu_is_left_out(tmp_path: Path) -> None:
     events = [*training_events(), op("aten::mm", 9_500, 100, [[512, 512], [512, 512]], ["float", "float"])]
     found = jc.workload(written(tmp_path / "t.json.gz", trace(events)))

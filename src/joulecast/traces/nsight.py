@@ -72,11 +72,7 @@ def read_nsight(path: str | Path, progress: Progress | None = None) -> Profile:
     """
     name = named(path)
     with _opened(Path(path), name) as database:
-        reader = _Reader(database, name)
-        found = reader.profile()
-    if progress is not None:
-        progress(1.0)
-    return found
+        return _Reader(database, name).profile(progress or (lambda share: None))  # noqa: ARG005
 
 
 @contextmanager
@@ -110,18 +106,22 @@ class _Reader:
         self.signatures: dict[Any, int] = {}
         self.signature_of: list[Signature] = []
 
-    def profile(self) -> Profile:
+    def profile(self, progress: Progress) -> Profile:
         for code, value in self._rows("StringIds", "id", "value"):
             self.texts[int(code)] = str(value)
         gpu = Table(
             name="q", category="q", device="q", stream="q", start="d", time="d", correlation="q",
             gx="d", gy="d", gz="d", bx="d", by="d", bz="d", moved="d",
         )  # fmt: skip
+        progress(0.1)
         self._kernels(gpu)
+        progress(0.4)
         self._moves(gpu)
         whole = self._graphs(gpu)
         host = Table(name="q", kind="q", thread="q", start="d", time="d", signature="q", sequence="q")
+        progress(0.5)
         self._ranges(host)
+        progress(0.8)
         starts = [column.min() for column in (gpu.column("start"), host.column("start")) if column.size]
         origin = float(min(starts, default=0.0))
         operators = self._operators(host, origin)

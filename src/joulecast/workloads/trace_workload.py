@@ -72,15 +72,10 @@ def workload_of_profile(profile: Profile) -> Workload:
     unpriced: dict[str, float] = {}
     starters = set(profile.activities.operator.tolist())
     parent, names, signature = operators.parent.tolist(), operators.name.tolist(), operators.signature.tolist()
-    kinds = operators.kind.tolist()
-    layers: list[str] = [""] * len(operators)
+    layers = _layers(profile)
     for row in range(len(operators)):  # parents stand before what they hold
         above = parent[row]
-        layer = layers[above] if above >= 0 else ""
         text = profile.names[names[row]]
-        if kinds[row] != OPERATOR and not _STEP.match(text) and not text.startswith(("nccl:", "[param")):
-            layer = ".".join(filter(None, (layer, text.removeprefix("nn.Module: ").strip("# ").replace(".", "_"))))
-        layers[row] = layer[-_LAYER_LENGTH:]
         covered[row] = above >= 0 and covered[above]
         if covered[row] or not runs[row]:
             continue
@@ -101,6 +96,22 @@ def workload_of_profile(profile: Profile) -> Workload:
     if not counts:
         raise InputError(f"{name} has shapes, but of no operator that joulecast knows: nothing can be priced")
     return _built(profile, name, counts, rows, unpriced, _measured_share(profile, covered))
+
+
+def _layers(profile: Profile) -> list[str]:
+    """Path of modules and annotations around each range; what autograd runs has that of its forward operator."""
+    operators = profile.operators
+    own, behind = [""] * len(operators), [-1] * len(operators)
+    kinds, names = operators.kind.tolist(), operators.name.tolist()
+    for row, (above, ahead) in enumerate(zip(operators.parent.tolist(), operators.forward.tolist(), strict=True)):
+        layer = own[above] if above >= 0 else ""
+        text = profile.names[names[row]]
+        if kinds[row] != OPERATOR and not _STEP.match(text) and not text.startswith(("nccl:", "[param")):
+            part = text.removeprefix("nn.Module: ").strip("# ").replace(".", "_")
+            layer = ".".join(filter(None, (layer, part)))[-_LAYER_LENGTH:]
+        own[row] = layer
+        behind[row] = ahead if ahead >= 0 else behind[above] if above >= 0 else -1
+    return [f"{own[ahead]} (backward)" if ahead >= 0 and own[ahead] else own[row] for row, ahead in enumerate(behind)]
 
 
 def _built(
