@@ -66,9 +66,20 @@ def _filled(config: Any) -> None:
             one.head_dim = hidden // heads
         if hasattr(one, "num_key_value_heads") and one.num_key_value_heads is None and heads:
             one.num_key_value_heads = heads
+        rope = getattr(one, "rope_parameters", None)
+        if isinstance(rope, dict) and "mrope_section" in rope and heads and hidden:
+            half = int((getattr(one, "head_dim", None) or hidden // heads) * rope.get("partial_rotary_factor", 1)) // 2
+            rope["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
         if "timm" in str(getattr(getattr(one, "backbone_config", None), "model_type", "")):
             one.backbone_config = ResNetConfig(out_features=["stage2", "stage3", "stage4"])
-    for name, value in (("image_token_id", 7), ("image_token_index", 7), ("prediction_length", 24), ("vocab_size", 99)):
+    for name, value in (
+        ("image_token_id", 7),
+        ("image_token_index", 7),
+        ("prediction_length", 24),
+        ("vocab_size", 99),
+        ("pad_token_id", 0),
+        ("num_experts_per_tok", 2),
+    ):
         if hasattr(config, name) and getattr(config, name) is None:
             setattr(config, name, value)
 

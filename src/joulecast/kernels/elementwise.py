@@ -24,9 +24,20 @@ from joulecast.workloads.table import OpTable
 INSTRUCTIONS = {
     "add": 1, "mul": 1, "div": 8, "sub": 1, "pow": 60, "relu": 2, "gelu": 24, "silu": 12, "tanh": 16,
     "sigmoid": 10, "exp": 4, "scale": 1, "cast": 1, "bias": 1, "glu": 14, "rope": 4, "mask": 2, "dropout": 14,
-    "fused": 4, "other": 2,
+    "fused": 4, "other": 2, "gelu_new": 24, "quick_gelu": 12,
 }  # fmt: skip
-SPECIAL = {"div": 1, "pow": 2, "gelu": 1, "silu": 2, "tanh": 2, "sigmoid": 2, "exp": 1, "glu": 2}
+SPECIAL = {
+    "div": 1,
+    "pow": 2,
+    "gelu": 1,
+    "silu": 2,
+    "tanh": 2,
+    "sigmoid": 2,
+    "exp": 1,
+    "glu": 2,
+    "gelu_new": 2,
+    "quick_gelu": 2,
+}
 
 _INSTRUCTIONS = np.array([INSTRUCTIONS[op] for op in ELEMENTWISE], dtype=np.float64)
 _SPECIAL = np.array([SPECIAL.get(op, 0) for op in ELEMENTWISE], dtype=np.float64)

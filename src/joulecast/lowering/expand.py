@@ -111,7 +111,10 @@ def glu_backward_in_pieces(table: OpTable) -> list[Piece]:
 
 
 def rms_norm_in_pieces(table: OpTable) -> list[Piece]:
-    """Eager RMS norm: cast up, square, mean, epsilon and root (short), scale, cast down, weight."""
+    """Eager RMS norm: cast up, square, mean, epsilon and root (short), scale, cast down, weight.
+
+    The scale of a row and the weights are read with it, small beside it.
+    """
     rows, dim, dtype = table["rows"], table["dim"], table["dtype"]
     elements = rows * dim
     fp32 = np.full_like(dtype, CODES["fp32"])
@@ -122,14 +125,17 @@ def rms_norm_in_pieces(table: OpTable) -> list[Piece]:
         ("row_reduction", {"op": "mean", "rows": rows, "dim": dim, "dtype": fp32}),
         ("elementwise", {"op": "add", "elements": rows, "dtype": fp32}),
         ("elementwise", {"op": "other", "elements": rows, "dtype": fp32}),
-        ("elementwise", {"op": "mul", "elements": elements, "inputs": 2, "dtype": fp32}),
+        ("elementwise", {"op": "mul", "elements": elements, "dtype": fp32}),
         ("elementwise", {"op": "cast", "elements": elements, "dtype": fp32, "out_dtype": dtype, "count": half}),
-        ("elementwise", {"op": "mul", "elements": elements, "inputs": 2, "dtype": dtype}),
+        ("elementwise", {"op": "mul", "elements": elements, "dtype": dtype}),
     ]
 
 
 def rope_in_pieces(table: OpTable) -> list[Piece]:
-    """Eager rotary embedding: negate half, concatenate, two products and a sum, for queries and for keys."""
+    """Eager rotary embedding: negate half, concatenate, two products and a sum, for queries and for keys.
+
+    Sines and cosines are shared by the heads, and small beside what they turn.
+    """
     elements, dtype = table["elements"], table["dtype"]
     part = np.maximum(np.floor(elements / 2), 1)
     return [
@@ -138,8 +144,8 @@ def rope_in_pieces(table: OpTable) -> list[Piece]:
         for piece in (
             ("elementwise", {"op": "other", "elements": np.maximum(np.floor(part / 2), 1), "dtype": dtype}),
             ("copy", {"elements": part, "dtype": dtype}),
-            ("elementwise", {"op": "mul", "elements": part, "inputs": 2, "dtype": dtype}),
-            ("elementwise", {"op": "mul", "elements": part, "inputs": 2, "dtype": dtype}),
+            ("elementwise", {"op": "mul", "elements": part, "dtype": dtype}),
+            ("elementwise", {"op": "mul", "elements": part, "dtype": dtype}),
             ("elementwise", {"op": "add", "elements": part, "inputs": 2, "dtype": dtype}),
         )
     ]
@@ -150,6 +156,30 @@ def glu_in_pieces(table: OpTable) -> list[Piece]:
     elements, dtype = table["elements"], table["dtype"]
     return [
         ("elementwise", {"op": "silu", "elements": elements, "flop_per_element": 5, "dtype": dtype}),
+        ("elementwise", {"op": "mul", "elements": elements, "inputs": 2, "dtype": dtype}),
+    ]
+
+
+def gelu_new_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager GELU by tanh as written in Python: half, cube, two scales around a sum, tanh, plus one, product."""
+    elements, dtype = table["elements"], table["dtype"]
+
+    def one(op: str, inputs: int = 1) -> Piece:
+        return ("elementwise", {"op": op, "elements": elements, "inputs": inputs, "dtype": dtype})
+
+    return [
+        one("mul"), one("pow"), one("mul"), one("add", 2), one("mul"),
+        ("elementwise", {"op": "tanh", "elements": elements, "flop_per_element": 10, "dtype": dtype}),
+        one("add"), one("mul", 2),
+    ]  # fmt: skip
+
+
+def quick_gelu_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager GELU by a sigmoid as written in Python: scale, sigmoid, product."""
+    elements, dtype = table["elements"], table["dtype"]
+    return [
+        ("elementwise", {"op": "mul", "elements": elements, "dtype": dtype}),
+        ("elementwise", {"op": "sigmoid", "elements": elements, "flop_per_element": 10, "dtype": dtype}),
         ("elementwise", {"op": "mul", "elements": elements, "inputs": 2, "dtype": dtype}),
     ]
 
@@ -221,6 +251,8 @@ def _rules(name: str, attention: str, launch_mode: str) -> Iterable[tuple[Callab
             yield op_is("rope"), rope_in_pieces
             yield op_is("glu", inputs=3), glu_backward_in_pieces
             yield op_is("glu"), glu_in_pieces
+            yield op_is("gelu_new"), gelu_new_in_pieces
+            yield op_is("quick_gelu"), quick_gelu_in_pieces
 
 
 def _pieces(table: OpTable, rule: Rule) -> Iterable[OpTable]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -118,17 +118,20 @@ def _stored_otherwise(config: Config, asked: Request) -> tuple[str, ...]:
 
 def _through_transformers(config: Mapping[str, Any], asked: Request, model_type: str, called: str) -> Workload:
     """The model by the classes of transformers; where that is not installed, what is read without it is told."""
-    from joulecast.workloads.transformers_models import from_transformers
+    from joulecast.workloads.transformers_models import from_transformers, known_types
 
+    types = known_types()
+    if types and model_type not in types:
+        _refuse_type(model_type, called, f", and the {len(types)} of the installed transformers", types)
     try:
         return from_transformers(config, asked, called)
     except MissingExtraError as error:
         _refuse_type(model_type, called, f"; any other that transformers has: {error}")
 
 
-def _refuse_type(model_type: str, name: str, more: str = "") -> NoReturn:
+def _refuse_type(model_type: str, name: str, more: str = "", others: Collection[str] = ()) -> NoReturn:
     known = model_types()
-    near = difflib.get_close_matches(model_type.lower(), known, n=2, cutoff=0.6)
+    near = difflib.get_close_matches(model_type.lower(), [*known, *others], n=2, cutoff=0.6)
     hint = f"nearest: {' or '.join(near)}; " if near else ""
     whose = "" if name == model_type else f" of {shortened(name, 60)}"
     raise InputError(

@@ -145,7 +145,7 @@ _CONVOLUTION = (
 REDUCTIONS = ("softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "sum", "max", "mean", "pool")
 ELEMENTWISE = (
     "add", "mul", "div", "sub", "pow", "relu", "gelu", "silu", "tanh", "sigmoid", "exp", "scale", "cast",
-    "bias", "glu", "rope", "mask", "dropout", "fused", "other",
+    "bias", "glu", "rope", "mask", "dropout", "fused", "other", "gelu_new", "quick_gelu",
 )  # fmt: skip
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "send_recv", "broadcast")
 ROUTINGS = ("balanced", "power_law_1.01", "power_law_1.2")

@@ -57,9 +57,9 @@ def module_calls(info: Mapping[str, Any]) -> float:
     Returns
     -------
     float
-        ``module_calls`` where the source counted them; else by family, 0 for those that were not counted.
+        By family, 0 for those that were not counted; ``module_calls`` of programs that belong to none.
     """
-    if "module_calls" in info:
-        return float(info["module_calls"])
+    if "family" not in info or (info["family"] in _CALLS and not info.get("num_layers")):
+        return float(info.get("module_calls", 0.0))
     layer, once = _CALLS.get(str(info.get("family", "")), (0.0, 0.0))
     return layer * float(info.get("num_layers") or 0) + once

@@ -130,9 +130,11 @@ def _back_to_product(flow: Flow, place: int) -> list[int] | None:
             return None
         path.append(place_before)
         here = flow.events[place_before]
+        if here.op == "cat" and here.reads:  # a sink beside the scores
+            size = max(read[1] for read in here.reads)
         if here.op in _PRODUCTS:
             return path
-        if here.op not in _BETWEEN:
+        if here.op not in _BETWEEN and here.op != "cat":
             return None
     return None
 

@@ -92,6 +92,8 @@ class Macros(TorchFunctionMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if self.autocast is not None and (func in _LOWER or func in _HIGHER):
             args, kwargs = self._autocast(func, args, kwargs)
+        if func is torch.Tensor.__format__ and has_no_data(args[0]) and not args[0].dim():
+            return format(self._listed(args[0]), *args[1:])
         if func is torch.Tensor.tolist and has_no_data(args[0]):
             return self._listed(args[0])
         whole = _WHOLE.get(func)

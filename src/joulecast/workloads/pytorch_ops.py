@@ -49,7 +49,8 @@ HANDLERS: dict[str, Handler] = _table(
     ("nll_loss_forward nll_loss2d_forward", rules.chosen),
     ("nll_loss_backward nll_loss2d_backward", rules.zeros_but_few),
     ("mean", rules.reduce_by("mean")),
-    ("amax amin max min argmax argmin all any aminmax median kthvalue mode", rules.reduce_by("max")),
+    ("_is_all_true _is_any_true amax amin max min argmax argmin all any aminmax median kthvalue mode",
+     rules.reduce_by("max")),
     ("equal is_nonzero _local_scalar_dense item _assert_async", rules.nothing),
     ("embedding", rules.embedding),
     ("embedding_dense_backward _embedding_bag_dense_backward", rules.embedding_backward),
@@ -164,9 +165,17 @@ def rows_for(func: Any, call: Call) -> list[Row] | None:
     if name.startswith("_foreach_"):
         lists = len([one for one in call.args if isinstance(one, list | tuple) and tensors_in(one)])
         return rules.foreach("fused", max(lists, 1), 1, 2)(call)
-    if torch.Tag.pointwise in func.tags:
+    if torch.Tag.pointwise in func.tags or _pointwise_by_name(name):
         return rules.pointwise("other", 2)(call)
     return None
+
+
+def _pointwise_by_name(name: str) -> bool:
+    """Whether an operator in place is the pointwise one of its name without the underscore."""
+    packet = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") and name[:-1] else None
+    return packet is not None and any(
+        torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads()
+    )
 
 
 def is_view(func: Any) -> bool:

@@ -210,7 +210,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for one in tensors_in(out):
             if short.startswith(("empty", "new_empty")):
                 self.renumber(one)
-                self.values.forget(one)
+                self.values.begin(one)
             elif given and one.untyped_storage()._cdata != given[0].untyped_storage()._cdata:
                 self._numbers[one.untyped_storage()._cdata] = self.number(given[0])
                 if has_no_data(one):

@@ -20,6 +20,9 @@ from joulecast.workloads.pytorch_shapes import tensors_in
 LARGEST_VALUE = 2**18
 LARGEST_MASK = 2**23
 
+#: Whole numbers that are kept from the moment that memory is made for them. [elements]
+_FEW = 1024
+
 #: Operators whose results are indices that a model acts on, and which of their results those are.
 _INDICES = {"topk": 1, "sort": 1, "argsort": 0, "argmax": 0, "argmin": 0, "multinomial": 0, "max": 1, "min": 1}
 
@@ -65,6 +68,14 @@ class Values:
         key, other = tensor.untyped_storage(), source.untyped_storage()
         if key._cdata != other._cdata and other._cdata in self._storages and key.nbytes() == other.nbytes():
             self._storages[key._cdata] = self._storages[other._cdata]
+
+    def begin(self, tensor: Tensor) -> None:
+        """Memory not yet written: of a few whole numbers zeros are kept, which a model fills in one by one."""
+        if has_no_data(tensor) and not tensor.dtype.is_floating_point and tensor.numel() <= _FEW:
+            with _disable_current_modes():
+                self.keep(tensor, torch.zeros(max(tensor.untyped_storage().nbytes(), 1), dtype=torch.uint8))
+        else:
+            self.forget(tensor)
 
     def forget(self, tensor: Tensor) -> None:
         """The value of the memory of `tensor` is no longer known."""

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from joulecast.workloads.transformers_layouts import attribute, other_layouts, part
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -30,27 +32,6 @@ class Sizes:
     decoder_tokens: int = 1
     image_size: int | None = None
     frames: int = 512
-
-
-def attribute(config: Any, *names: str, default: Any = None) -> Any:
-    """The first of `names` that a config has, in itself or in its nested configs."""
-    for name in names:
-        try:
-            value = getattr(config, name, None)
-        except Exception:  # differs from layer to layer
-            continue
-        if value is not None:
-            return value
-    return default
-
-
-def part(config: Any, *names: str) -> Any:
-    """A nested config by its name, or the config itself."""
-    for name in names:
-        found = getattr(config, name, None)
-        if found is not None and not isinstance(found, dict | str | int):
-            return found
-    return config
 
 
 def forward_names(model: Any) -> list[str]:
@@ -103,7 +84,8 @@ def attempts(model: Any, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
         seen.append(sorted(chosen))
         made = {name: makers[name]() for name in chosen}
         out.append(_fitted(made, config))
-    return out
+    others = [again for made in out[:2] for again in other_layouts(made, config)]
+    return [*out, *others]
 
 
 #: Inputs that change what runs little, or that are made by the model itself.
@@ -134,7 +116,7 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
     batch, tokens = sizes.batch, sizes.tokens
     limit = attribute(text, "max_position_embeddings", "n_positions", "max_seq_len", "max_length")
     if isinstance(limit, int) and limit > 8:
-        tokens = min(tokens, limit - 4)
+        tokens = min(tokens, limit)
     hidden = attribute(text, "hidden_size", "d_model", "n_embd", "dim", default=64)
     size = sizes.image_size or _image_size(vision, config)
     channels = attribute(vision, "num_channels", "in_channels", "in_chans", default=3)
@@ -182,6 +164,20 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
             batch, _series(config)[0], attribute(config, "num_time_features", default=1) or 1
         ),
         "past_observed_mask": lambda: torch.ones(batch, *_series(config)),
+        "query_embeds": lambda: torch.zeros(batch, 32, hidden),
+        "latents": lambda: torch.zeros(batch, attribute(config, "hidden_size", default=hidden), 16),
+        "audio_mel": lambda: torch.zeros(batch, frames, mels),
+        "audio_mel_mask": lambda: torch.zeros(batch, frames, dtype=torch.bool),
+        "input_features_mask": lambda: torch.ones(batch, frames, dtype=torch.int64),
+        "merge_sizes": lambda: torch.ones(batch, dtype=torch.int64),
+        "spatial_shapes": lambda: torch.tensor([[16, 16]] * batch),
+        "pixel_attention_mask": lambda: torch.ones(batch, 256, dtype=torch.int64),
+        "pixel_position_ids": lambda: _places(batch),
+        "image_position_ids": lambda: _places(batch),
+        "target_sizes": lambda: torch.tensor([[16, 16]] * batch),
+        "state": lambda: torch.zeros(batch, attribute(config, "max_state_dim", "state_dim", default=32)),
+        "prompt_pixel_values": lambda: torch.zeros(batch, channels, height, width),
+        "prompt_masks": lambda: torch.zeros(batch, channels, height, width),
         "input_boxes": lambda: torch.zeros(batch, 1, 4),
         "input_points": lambda: torch.zeros(batch, 1, 1, 2),
         "pixel_mask": lambda: torch.ones(batch, height, width, dtype=torch.int64),
@@ -233,6 +229,9 @@ def _fitted(made: dict[str, Any], config: Any) -> dict[str, Any]:
     vision = part(config, "vision_config", "vision")
     grid = next((made[name] for name in ("image_grid_thw", "grid_thw") if name in made), None)
     patches = next((name for name in ("pixel_values", "hidden_states") if name in made), None)
+    if "spatial_shapes" in made or "pixel_position_ids" in made:
+        size = attribute(vision, "patch_size", default=16)
+        made["pixel_values"] = torch.zeros(1, 256, attribute(vision, "num_channels", default=3) * size * size)
     if grid is not None and patches is not None:
         patch = attribute(vision, "patch_size", "spatial_patch_size", default=14)
         depth = attribute(vision, "temporal_patch_size", default=1)
@@ -241,8 +240,11 @@ def _fitted(made: dict[str, Any], config: Any) -> dict[str, Any]:
     return made
 
 
-def with_placeholders(inputs: dict[str, Any], config: Any, count: int) -> dict[str, Any] | None:
-    """`inputs` with `count` places for pieces of an image in each text; None where the config names no such token."""
+def with_placeholders(inputs: dict[str, Any], config: Any, count: int, marks: bool = False) -> dict[str, Any] | None:
+    """`inputs` with `count` places for pieces of an image in each text; None where the config names no such token.
+
+    `marks`: whether the model wants the places told apart in an input of their own.
+    """
     token = _placeholder(config)
     if token is None or "input_ids" not in inputs or count < 1:
         return None
@@ -250,7 +252,14 @@ def with_placeholders(inputs: dict[str, Any], config: Any, count: int) -> dict[s
     batch, length = ids.shape
     fresh = torch.full((batch, max(length, 8) + count), int(ids[0, 0]), dtype=torch.int64)
     fresh[:, 2 : 2 + count] = token
-    return {**inputs, "input_ids": fresh}
+    marked = {"mm_token_type_ids": (fresh == token).long()} if marks else {}
+    return {**inputs, "input_ids": fresh, **marked}
+
+
+def _places(batch: int) -> Tensor:
+    """Row and column of each of 16 x 16 patches."""
+    rows, columns = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
+    return torch.stack([columns.flatten(), rows.flatten()], -1).repeat(batch, 1, 1)
 
 
 def _image_size(vision: Any, config: Any) -> tuple[int, int]:

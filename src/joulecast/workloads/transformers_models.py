@@ -71,6 +71,15 @@ def from_transformers(values: Mapping[str, Any], request: Request, name: str) ->
         return traced(config, request, name)
 
 
+def known_types() -> frozenset[str]:
+    """Model types of the installed transformers; none without it."""
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    except ImportError:
+        return frozenset()
+    return frozenset(CONFIG_MAPPING_NAMES)
+
+
 @contextmanager
 def offline() -> Iterator[None]:
     """No network, no questions on the terminal, no chatter of transformers while the context lasts."""

@@ -19,12 +19,12 @@ from joulecast.workloads.transformers_formats import in_formats
 from joulecast.workloads.transformers_inputs import (
     Sizes,
     attempts,
-    attribute,
     float_inputs,
     forward_names,
     image_tokens_asked,
     with_placeholders,
 )
+from joulecast.workloads.transformers_layouts import attribute
 from joulecast.workloads.transformers_models import build_model
 from joulecast.workloads.workload_join import joined_workloads, renamed_passes
 
@@ -60,6 +60,7 @@ def traced(config: Any, request: Request, name: str, model: Any = None) -> Workl
     sizes = Sizes(request.batch, tokens, request.decoder_tokens, request.image_size)
     first: BaseException | None = None
     tries = [(inputs, extra) for extra in _extras(model, request) for inputs in attempts(model, config, sizes)]
+    marks = "mm_token_type_ids" in forward_names(model)
     for inputs, extra in tries:
         given = float_inputs({**inputs, **extra}, dtype)
         for _ in range(2):
@@ -69,7 +70,7 @@ def traced(config: Any, request: Request, name: str, model: Any = None) -> Workl
             except Exception as error:
                 first = first or error
                 asked = image_tokens_asked(error)
-                more = with_placeholders(given, config, asked) if asked and "pixel_values" in given else None
+                more = with_placeholders(given, config, asked, marks) if asked and "pixel_values" in given else None
                 if more is None:
                     break
                 given = more

@@ -98,7 +98,7 @@ def _opt(config: Config) -> Decoder:
 
 
 def _bloom(config: Config) -> Decoder:
-    return _plain(config, fused_qkv=True, embedding_norm=True)
+    return _plain(config, fused_qkv=True, embedding_norm=True, activation="gelu_new")
 
 
 def _falcon(config: Config) -> Decoder:

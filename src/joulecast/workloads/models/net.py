@@ -13,10 +13,12 @@ from joulecast.workloads.request import Request
 from joulecast.workloads.table import Memory, Workload, WorkloadBuilder
 
 #: Arithmetic of one element of each activation [FLOP]; erf and exp counted as about eight.
-ACTIVATION_FLOP: Mapping[str, float] = MappingProxyType({"relu": 1, "gelu": 10, "silu": 10, "tanh": 10, "sigmoid": 10})
+ACTIVATION_FLOP: Mapping[str, float] = MappingProxyType(
+    {"relu": 1, "gelu": 10, "silu": 10, "tanh": 10, "sigmoid": 10, "gelu_new": 10, "quick_gelu": 10}
+)
 _ACTIVATIONS = {
-    "gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu",
-    "quick_gelu": "gelu", "gelu_10": "gelu", "silu": "silu", "swish": "silu", "swiglu": "silu", "relu": "relu",
+    "gelu": "gelu", "gelu_new": "gelu_new", "gelu_fast": "gelu_new", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu",
+    "quick_gelu": "quick_gelu", "gelu_10": "gelu", "silu": "silu", "swish": "silu", "swiglu": "silu", "relu": "relu",
     "tanh": "tanh", "sigmoid": "sigmoid",
 }  # fmt: skip
 
