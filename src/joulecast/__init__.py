@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from joulecast.api import predict, sweep, train, workload
+    from joulecast.api import explain, predict, sweep, train, workload
     from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
     from joulecast.physics.metering import Meter
+    from joulecast.scenarios.explain import Explanation
     from joulecast.scenarios.footprint import Footprint, footprint
     from joulecast.scenarios.kernels import KernelTable, predict_kernels
     from joulecast.scenarios.prediction import Prediction
@@ -29,6 +30,8 @@ _WHERE = {
     "sweep": "api",
     "workload": "api",
     "train": "api",
+    "explain": "api",
+    "Explanation": "scenarios.explain",
     "TrainingPrediction": "scenarios.training.prediction",
     "Sweep": "scenarios.sweep.result",
     "predict_kernels": "scenarios.kernels",
@@ -54,6 +57,7 @@ _WHERE = {
 
 __all__ = [
     "Attribution",
+    "Explanation",
     "Footprint",
     "Gpu",
     "InfeasibleError",
@@ -69,6 +73,7 @@ __all__ = [
     "__version__",
     "attribute",
     "capture",
+    "explain",
     "footprint",
     "gpu_names",
     "load_gpu",

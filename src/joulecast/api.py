@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.coefficients.forecasts import forecast_notes, forecasting
 from joulecast.errors import InputError
-from joulecast.gpus import Gpu
+from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution, share_of_batch
+from joulecast.lowering.formats import has_format
 from joulecast.scenarios.inference import predict_workload
 from joulecast.scenarios.prediction import Prediction
 from joulecast.workloads.pytorch import is_module, trace_module
@@ -20,6 +21,7 @@ from joulecast.workloads.table import Workload
 if TYPE_CHECKING:
     import os
 
+    from joulecast.scenarios.explain import Explanation, Outcome
     from joulecast.scenarios.footprint import Site
     from joulecast.scenarios.sweep.result import Sweep
     from joulecast.scenarios.training.prediction import TrainingPrediction
@@ -284,3 +286,82 @@ def sweep(
     checked_workers(workers, run_on)
     store = None if resume is None else open_store(resume, question.description(evaluator))
     return sweep_points(evaluator, limits, store=store, workers=workers, on=run_on)
+
+
+def explain(source: Any, gpu: str | Gpu, *, training: bool = False, slack: float = 0.05, **options: Any) -> Explanation:
+    """What bounds a run, and what the cheapest changes to it would save.
+
+    Parameters
+    ----------
+    source : str, Path, Workload, mapping or list
+        As for `workload`.
+    gpu : str or Gpu
+    training : bool
+        Whether `options` are those of `train`; else those of `predict`.
+    slack : float
+        Share by which a token (image, sample) may take longer for a change to be told.
+    **options
+        The question.
+
+    Returns
+    -------
+    Explanation
+
+    Raises
+    ------
+    InputError
+        For anything that can't be used as given.
+    """
+    from joulecast.scenarios import explain as explaining
+
+    described = load_gpu(gpu, options.get("changes"))
+    limit_w = float(options.get("power_limit_w") or described.power_limit_default_w)
+    clock = float(options.get("clock_mhz") or described.clock_max_mhz)
+    lowest_w = max(described.power_limit_min_w, 0.35 * limit_w)
+    limits = [limit_w - (limit_w - lowest_w) * at / 12 for at in range(1, 13)]
+    clocks = [clock - (clock - max(described.clock_min_mhz, 0.45 * clock)) * at / 12 for at in range(1, 13)]
+    changes = explaining.gpu_changes(limits, clocks)
+    if training:
+        changes += explaining.training_changes(options, int(options.get("micro_batch") or 1))
+        return explaining.explain(lambda new: _trained(source, gpu, {**options, **new}), changes, slack=slack)
+    ready = isinstance(source, Workload)
+    narrow = [] if ready else [name for name in ("fp8", "w4a16", "nvfp4") if has_format(described, name)]
+    batch = int(options.get("batch") or 1)
+    asked = explaining.inference_changes(options, batch, narrow)
+    changes += [one for one in asked if not (ready and {"batch", "weight_dtype"} & set(one.options))]
+    opened = source if ready else None
+    model = {name: options[name] for name in options if name in _REQUEST}
+    kept = open_workload(source, **model) if opened is None else opened
+
+    def ask(new: Mapping[str, Any]) -> explaining.Outcome:
+        now = {**options, **new}
+        same = not set(new) & _REQUEST
+        run = {name: value for name, value in now.items() if name not in _REQUEST}
+        return _predicted(kept, gpu, run) if same else _predicted(source, gpu, now)
+
+    return explaining.explain(ask, changes, slack=slack)
+
+
+#: Options that ask for another workload.
+_REQUEST = frozenset(
+    {"batch", "prompt_tokens", "generate_tokens", "decoder_tokens", "image_size", "dtype", "weight_dtype",
+     "kv_cache_dtype", "attn_dtype", "logits", "pooler"}
+)  # fmt: skip
+
+
+def _predicted(source: Any, gpu: str | Gpu, options: Mapping[str, Any]) -> Outcome:
+    from joulecast.scenarios.explain import Outcome
+
+    p = predict(source, gpu, **options)
+    bound: dict[str, float] = {}
+    for phase in p.phases:
+        bound[phase.bound_by] = bound.get(phase.bound_by, 0.0) + phase.time_s / p.time_s
+    return Outcome(p.time_s, p.energy_j, max(p.tokens_out, 1e-300), bound)
+
+
+def _trained(source: Any, gpu: str | Gpu, options: Mapping[str, Any]) -> Outcome:
+    from joulecast.scenarios.explain import Outcome
+
+    p = train(source, gpu, **options)
+    return Outcome(p.step_time_s, p.step_energy_j, p.global_batch * p.tokens_per_sample,
+                   {name: value / p.step_time_s for name, value in p.parts_s.items() if value > 0})  # fmt: skip
