@@ -43,10 +43,12 @@ PROTOCOLS = {
     "older": "older only: a GPU newer than Ampere, from what was measured on Ampere and before",
 }
 
-#: Rows of one pool that a correction is trained on again; and how many times fewer for a GPU that is left out, unless
-#: one like it was measured: what two generations share takes few rows to learn, what a sibling's kernels do many.
+#: Rows of one pool that a correction is trained on again; how many times fewer for a GPU that is left out, and how many
+#: times more where one like it was measured: what two generations share takes few rows to learn, what a sibling's
+#: kernels do takes nearly all that the package learns from.
 TRAIN_ROWS = 8000
 TRANSFER_SHARE = 4
+SIBLING_TIMES = 3
 
 #: The last architecture that the protocol ``older`` knows, and how far newer ones may be from it (other makers' lie
 #: further).
@@ -293,5 +295,5 @@ def _told(protocol: str, task: _Task, say: Callable[[str], None]) -> Iterator[tu
         gpu = load_gpu(of_chip[0].rows.gpu)
         rest = [load_gpu(one) for one in {batch.gpu for batch in everything} if chip(one) != name]
         sibling = not newest and any(distance(gpu, one) < SIBLING for one in rest)
-        few = task.train_rows if sibling else max(task.train_rows // TRANSFER_SHARE, 1000)
-        yield of_chip, without_gpu(family, gpu, everything, newest=newest, train_rows=few)
+        rows = SIBLING_TIMES * task.train_rows if sibling else max(task.train_rows // TRANSFER_SHARE, 1000)
+        yield of_chip, without_gpu(family, gpu, everything, newest=newest, train_rows=rows)
