@@ -100,9 +100,9 @@ def _totals(found: Attribution) -> Table:
         f"{text.energy(lower)} to {text.energy(upper)}", text.percent(idle_s / found.time_s),
         text.percent(idle_j / found.energy_j), text.percent(static / found.energy_j),
     )  # fmt: skip
-    return Table(
-        ("time", "power", "energy", "90 % interval", "idle time", "idle energy", "static"), (cells,), "rrrrrrr"
-    )
+    time = "time" if len(found.shares) == 1 else "GPU time"
+    headers = (time, "power", "energy", "90 % interval", "idle time", "idle energy", "static")
+    return Table(headers, (cells,), "rrrrrrr")
 
 
 def _table(found: Attribution, by: str, top: int) -> Table:
