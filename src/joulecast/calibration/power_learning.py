@@ -42,6 +42,13 @@ _FEWEST_PAIRS = 20
 #: Left-out rows that tell how wide an interval is.
 _FEWEST_SCORED = 25
 
+#: Readings under these shares of the limit were not throttled, by quality: B readings hold much of what ran before.
+_FREE_A, _FREE_B = 0.9, 0.5
+
+#: Rows that are read below the first share of the limit, and predicted to draw less than the second, are taken to run
+#: at the highest clock.
+_FREE_READING, _FREE_PREDICTION = 0.85, 0.75
+
 #: Halvings of the clock range in finding the clock that a slowdown tells.
 _HALVINGS = 14
 
@@ -170,6 +177,20 @@ def slowed_clock_mhz(priced: Priced, batch: Measured, free_s: Floats) -> Floats:
     return np.where(slowdown > 1.0, high, gpu.clock_max_mhz)
 
 
+def surely_free(batch: Measured) -> Mask:
+    """Rows whose reading of power is their own and below the limit: nothing slowed them down."""
+    read = (batch.quality <= QUALITIES.index("B")) & np.isfinite(batch.power_w)
+    share = np.where(batch.quality == QUALITIES.index("A"), _FREE_A, _FREE_B)
+    return np.asarray(read & (batch.power_w < share * batch.power_limit_w))
+
+
+def unthrottled(batch: Measured, priced: Priced) -> Mask:
+    """Rows that nothing slowed down, by their own reading or by what is predicted of them."""
+    _, watts = (with_host if batch.host_bound else at_clock)(priced, priced.gpu.clock_max_mhz)
+    below = batch.power_w < _FREE_READING * batch.power_limit_w
+    return np.asarray(surely_free(batch) | (below & (watts < _FREE_PREDICTION * batch.power_limit_w)))
+
+
 def free_times_s(batch: Measured, priced: Priced, bursts: Sequence[Measured]) -> Floats:
     """Time of every row of a batch at the highest clock. [s]
 
@@ -181,7 +202,7 @@ def free_times_s(batch: Measured, priced: Priced, bursts: Sequence[Measured]) ->
         held.update(zip(_shapes(burst), burst.time_s.tolist(), strict=True))
     free_s = seen_s(priced, batch, priced.gpu.clock_max_mhz)
     paired = np.array([held.get(shape, np.nan) for shape in _shapes(batch)])
-    free = ~throttled(batch)
+    free = unthrottled(batch, priced)
     for code in range(len(priced.work.groups)):
         rows = priced.work.group == code
         free_s[rows] *= _offset(batch.time_s[rows & free] / free_s[rows & free])

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.calibration.power_fit import CAPPED
-from joulecast.calibration.power_learning import Knowing, by_family, seen_s, train_power
+from joulecast.calibration.power_fit import CAPPED, throttled
+from joulecast.calibration.power_learning import Knowing, by_family, seen_s, surely_free, train_power, unthrottled
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import PowerCoefficients, TimeCoefficients
@@ -24,20 +24,19 @@ _TRIED = np.linspace(0.55, 1.0, 61)
 
 #: How far predictions of time and of power are off, in natural logarithms; of time where rows don't tell.
 _TIME_SPREAD = 0.08
-_TIME_SPREAD_RANGE = (0.02, 0.15)
+_TIME_SPREAD_RANGE = (0.02, 0.1)
 _POWER_SPREAD = 0.08
 
-#: Readings under these shares of the limit were not throttled, by quality: B readings hold much of what ran before.
-_FREE_A, _FREE_B = 0.9, 0.5
-
-#: Rows that are read below the first share of the limit, and predicted to draw less than the second, are taken to run
-#: at the highest clock.
-_FREE_READING, _FREE_PREDICTION = 0.85, 0.75
+#: Free rows that tell what is typical.
 _FEWEST_FREE = 20
+
+#: Where there are enough, free rows that take at least this share of what most throttled ones do: versions differ
+#: more in how they launch than in how they multiply.
+_LONG_ENOUGH = 0.3
 
 #: Bursts tell how long kernels under load take when nothing slows them down where the times of free rows stand in one
 #: proportion to theirs, within this (natural logarithm).
-_ALIKE = 0.12
+_ALIKE = 0.2
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ def with_clocks(
     corrections : mapping of str to CorrectionModel
         Of times, by family.
     """
-    known = [one for one in batches if one.gpu in power and np.isfinite(one.power_limit_w)]
-    loaded = [one for one in known if one.timing_mode == "sustained"]
+    known = [one for one in batches if one.gpu in power]
+    loaded = [one for one in known if one.timing_mode == "sustained" and np.isfinite(one.power_limit_w)]
     if not loaded:
         return list(batches)
     bursts = [one for one in known if one.timing_mode == "burst"]
@@ -125,11 +124,15 @@ def free_times(batch: Measured, priced: Priced, held_s: Floats | None) -> FreeTi
         Time of the same operations by what bursts show. [s]
     """
     own_s = seen_s(priced, batch, priced.gpu.clock_max_mhz)
-    free = surely_free(batch) | _seemingly_free(batch, priced)
+    free = unthrottled(batch, priced)
     seconds, spread = own_s.copy(), np.full(len(batch), _TIME_SPREAD)
     for code in range(len(priced.work.groups)):
         rows = priced.work.group == code
         some = rows & free
+        slowed = rows & throttled(batch)
+        if slowed.sum() >= _FEWEST_FREE:
+            long = some & (batch.time_s > _LONG_ENOUGH * np.quantile(batch.time_s[slowed], 0.25))
+            some = long if long.sum() >= _FEWEST_FREE else some
         if some.sum() < _FEWEST_FREE:
             continue
         offset, off = _typical(np.log(batch.time_s[some] / own_s[some]))
@@ -141,19 +144,6 @@ def free_times(batch: Measured, priced: Priced, held_s: Floats | None) -> FreeTi
         seconds[rows] = start[rows] * np.exp(offset)
         spread[rows] = np.clip(off, *_TIME_SPREAD_RANGE)
     return FreeTimes(seconds, spread)
-
-
-def surely_free(batch: Measured) -> Mask:
-    """Rows whose reading of power is their own and below the limit: nothing slowed them down."""
-    read = (batch.quality <= QUALITIES.index("B")) & np.isfinite(batch.power_w)
-    share = np.where(batch.quality == QUALITIES.index("A"), _FREE_A, _FREE_B)
-    return np.asarray(read & (batch.power_w < share * batch.power_limit_w))
-
-
-def _seemingly_free(batch: Measured, priced: Priced) -> Mask:
-    _, watts = (with_host if batch.host_bound else at_clock)(priced, priced.gpu.clock_max_mhz)
-    below = batch.power_w < _FREE_READING * batch.power_limit_w
-    return np.asarray(below & (watts < _FREE_PREDICTION * batch.power_limit_w))
 
 
 def _typical(miss: Floats) -> tuple[float, float]:
