@@ -1,0 +1,208 @@
+"""Recorded search spaces: tables of configurations with measured time and, for some, energy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.errors import InputError, shortened
+
+Floats = npt.NDArray[np.float64]
+Value = int | float | str | bool
+
+#: Columns that hold what was measured or asked, not what can be chosen.
+_MEASURED = frozenset({
+    "time_ms", "time_n", "time_std_ms", "time_min_ms", "times_ms", "error", "energy_J", "power_W", "core_clock_MHz",
+    "mem_clock_MHz", "temp_C", "num_regs", "launch_energy_J", "launch_core_MHz", "launch_temp_C", "timestamp",
+    "session", "REPEAT", "nvml_pwr_limit", "nvml_mem_clock",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded space.
+
+    Attributes
+    ----------
+    name : str
+        Of the file, without its ending.
+    configs : tuple of dict
+        The tunables that vary, a configuration a row.
+    constants : dict
+        Tunables with one value.
+    time_s : ndarray, shape (n,)
+        Mean time of a launch; NaN where the configuration failed. [s]
+    time_cv : ndarray, shape (n,)
+        Coefficient of variation of single launches; 0 where not recorded.
+    energy_j : ndarray, shape (n,), or None
+        Of a launch; NaN where it is missing. [J]
+    reasons : tuple of str
+        Why a configuration failed; empty where it did not.
+    launches_j : tuple of ndarray, or None
+        Energies of single launches, where they were kept. [J]
+    series : tuple of ndarray, or None
+        Of repeats of one configuration, in the order they were read: energy [J], time [s], temperature [deg C].
+    """
+
+    name: str
+    configs: tuple[dict[str, Value], ...]
+    constants: dict[str, Value]
+    time_s: Floats
+    time_cv: Floats
+    energy_j: Floats | None
+    reasons: tuple[str, ...]
+    launches_j: tuple[Floats, ...] | None = None
+    series: tuple[Floats, Floats, Floats] | None = None
+
+    @cached_property
+    def rows(self) -> dict[tuple[Value, ...], int]:
+        """Row of each configuration, by its values in the order of the tunables."""
+        return {tuple(config.values()): row for row, config in enumerate(self.configs)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tunables that vary."""
+        return tuple(self.configs[0])
+
+    @property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """Which rows ran, and have an energy where the space has energies."""
+        ran = np.isfinite(self.time_s)
+        return ran if self.energy_j is None else ran & np.isfinite(self.energy_j)
+
+    def row(self, config: Mapping[str, Any]) -> int:
+        """Row of a configuration.
+
+        Raises
+        ------
+        InputError
+            If it is not in the recording.
+        """
+        key = tuple(config.get(name) for name in self.names)
+        try:
+            return self.rows[key]  # type: ignore[index]
+        except KeyError:
+            raise InputError(f"{self.name} holds no configuration {shortened(dict(config))}") from None
+
+    def only(self, **values: Value) -> Recording:
+        """The part of the space where tunables have given values; these become constants.
+
+        Raises
+        ------
+        InputError
+            For a tunable or a value that the recording does not hold.
+        """
+        for name, value in values.items():
+            if name not in self.names:
+                raise InputError(f"{self.name} has no tunable {shortened(name)!r} that varies: {', '.join(self.names)}")
+            held = sorted({config[name] for config in self.configs}, key=str)
+            if value not in held:
+                raise InputError(f"{self.name} holds no {name} = {shortened(value)}: {', '.join(map(str, held))}")
+        keep = [row for row, config in enumerate(self.configs) if all(config[name] == v for name, v in values.items())]
+        if not keep:
+            raise InputError(f"{self.name} holds no configuration with {values}")
+        return replace(
+            self,
+            configs=tuple({k: v for k, v in self.configs[row].items() if k not in values} for row in keep),
+            constants={**self.constants, **values},
+            time_s=self.time_s[keep],
+            time_cv=self.time_cv[keep],
+            energy_j=None if self.energy_j is None else self.energy_j[keep],
+            reasons=tuple(self.reasons[row] for row in keep),
+            launches_j=None if self.launches_j is None else tuple(self.launches_j[row] for row in keep),
+        )
+
+
+def read_recording(path: str | Path, *, session: str | int | None = None, variants: int = 20) -> Recording:
+    """A recorded space from its parquet file.
+
+    Parameters
+    ----------
+    path : path
+        With ``time_ms`` and, for energies, ``energy_J``; other columns of whole numbers are tunables.
+    session : str or int, optional
+        Of a file of repeats: which session, by name or place.
+    variants : int
+        Of a file of repeats: how many configurations to make of the one that there is, all the same.
+
+    Returns
+    -------
+    Recording
+
+    Raises
+    ------
+    InputError
+        If the file can't be read or is no recorded space.
+    """
+    import polars as pl
+
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"no file {shortened(file)}")
+    try:
+        table = pl.read_parquet(file)
+    except Exception as error:  # whatever the reader raises on a file that is no parquet
+        raise InputError(f"can't read {shortened(file)} as parquet: {shortened(error)}") from None
+    if "time_ms" not in table.columns:
+        raise InputError(f"{shortened(file)} is no recorded space: it has no column time_ms")
+    name = file.stem
+    if "REPEAT" in table.columns:
+        return _repeats(table, name, session, variants)
+    tunables = [c for c in table.columns if c not in _MEASURED and table[c].dtype in (pl.Int64, pl.Int32, pl.String)]
+    varying = [c for c in tunables if table[c].n_unique() > 1]
+    if not varying:
+        raise InputError(f"{shortened(file)} has no tunable that varies")
+    time_s = _floats(table, "time_ms") * 1e-3
+    spread = _floats(table, "time_std_ms") * 1e-3 if "time_std_ms" in table.columns else np.zeros(len(time_s))
+    energy = _floats(table, "energy_J") if "energy_J" in table.columns else None
+    errors = [""] * len(time_s) if "error" not in table.columns else [str(e or "") for e in table["error"].to_list()]
+    ran = np.isfinite(time_s) & (time_s > 0)
+    time_s = np.where(ran, time_s, np.nan)
+    launches = None
+    if "launch_energy_J" in table.columns:
+        launches = tuple(np.asarray(row, dtype=np.float64) for row in table["launch_energy_J"].to_list())
+    return Recording(
+        name,
+        tuple(table.select(varying).to_dicts()),
+        {c: table[c][0] for c in tunables if c not in varying},
+        time_s,
+        np.nan_to_num(spread / time_s),
+        energy,
+        tuple(error or ("" if ok else "no time was recorded") for error, ok in zip(errors, ran, strict=True)),
+        launches,
+    )
+
+
+def _floats(table: Any, column: str) -> Floats:
+    import polars as pl
+
+    return np.asarray(table[column].cast(pl.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
+
+
+def _repeats(table: Any, name: str, session: str | int | None, variants: int) -> Recording:
+    import polars as pl
+
+    sessions = table["session"].unique(maintain_order=True).to_list() if "session" in table.columns else [name]
+    chosen = sessions[session % len(sessions)] if isinstance(session, int) else (session or sessions[0])
+    if chosen not in sessions:
+        raise InputError(f"{name} holds no session {shortened(chosen)!r}: {', '.join(sessions)}")
+    rows = table.filter(pl.col("session") == chosen) if "session" in table.columns else table
+    energy, time = _floats(rows, "energy_J"), _floats(rows, "time_ms") * 1e-3
+    temperature = _floats(rows, "temp_C") if "temp_C" in rows.columns else np.full(len(time), np.nan)
+    return Recording(
+        f"{name} ({chosen})",
+        tuple({"variant": number} for number in range(variants)),
+        {},
+        np.full(variants, float(time.mean())),
+        np.full(variants, float(time.std() / time.mean())),
+        np.full(variants, float(energy.mean())),
+        ("",) * variants,
+        None,
+        (energy, time, temperature),
+    )

@@ -1,0 +1,171 @@
+"""One search as it runs: asks the evaluator through the log, counts what was asked, and judges every reading."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from joulecast.errors import InfeasibleError
+from joulecast.meters.judge import judged
+from joulecast.meters.reading import Reading
+from joulecast.tuning.evaluator import Check, Evaluator, Floats
+from joulecast.tuning.log import Log, key_of
+from joulecast.tuning.space import Code, Config, Space
+
+#: Readings in a row of one configuration that may be refused before it is given up.
+REFUSALS = 5
+
+Telling = Callable[[str, float], None]
+
+
+@dataclass
+class Session:
+    """What strategies work with: configurations by code, answers from the log where it holds them.
+
+    Attributes
+    ----------
+    space : Space
+    evaluator : Evaluator
+    log : Log or None
+    rng : numpy.random.Generator
+    tell : callable
+        Takes what is being done and the share that is done.
+    """
+
+    space: Space
+    evaluator: Evaluator
+    log: Log | None = None
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    tell: Telling = lambda what, share: None  # noqa: ARG005
+    checks: dict[Code, Check] = field(default_factory=dict)
+    times: dict[Code, float] = field(default_factory=dict)
+    readings: dict[Code, list[Reading]] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    energy_readings: int = 0
+    answered_by_log: int = 0
+    outside_s: float = 0.0
+    _asked: Counter[tuple[str, Code]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._start = time.perf_counter()
+        self._keys: dict[Code, str] = {}
+
+    @property
+    def overhead_s(self) -> float:
+        """Time since the start that was spent neither in the evaluator nor in its place. [s]"""
+        return time.perf_counter() - self._start - self.outside_s
+
+    def config(self, code: Code) -> Config:
+        """The configuration of a code."""
+        return self.space.config(code)
+
+    def check(self, codes: Sequence[Code]) -> list[Check]:
+        """Whether each can run: pruned, compiled and tested by the evaluator, a batch at once."""
+        unknown = [code for code in dict.fromkeys(codes) if code not in self.checks]
+        missing = []
+        for code in unknown:
+            held = None if self.log is None else self.log.find("check", self._key(code))
+            if held is None:
+                missing.append(code)
+            else:
+                self.answered_by_log += 1
+                self.checks[code] = Check(**held)
+        if missing:
+            begun = time.perf_counter()
+            found = self.evaluator.check([self.config(code) for code in missing])
+            self.outside_s += time.perf_counter() - begun
+            for code, check in zip(missing, found, strict=True):
+                self.checks[code] = check
+                if self.log is not None:
+                    self.log.write("check", self._key(code), asdict(check) | {"features": dict(check.features)})
+        for code in unknown:
+            if not self.checks[code].ok:
+                self.failed[f"{self.checks[code].stage}: {self.checks[code].reason}"] += 1
+        return [self.checks[code] for code in codes]
+
+    def time_s(self, code: Code, count: int = 7) -> float:
+        """Mean time of a launch, NaN where the configuration fails; measured once. [s]"""
+        if code in self.times:
+            return self.times[code]
+        if not self.check([code])[0].ok:
+            self.times[code] = float("nan")
+            return self.times[code]
+        held = None if self.log is None else self.log.find("latency", self._key(code))
+        if held is None:
+            begun = time.perf_counter()
+            found = np.asarray(self.evaluator.latency(self.config(code), count), dtype=np.float64)
+            self.outside_s += time.perf_counter() - begun
+            held = [float(value) for value in found]
+            if self.log is not None:
+                self.log.write("latency", self._key(code), held)
+        else:
+            self.answered_by_log += 1
+        if not held:
+            self.failed["launch: failed when it was timed"] += 1
+        self.times[code] = float(np.median(held)) if held else float("nan")
+        return self.times[code]
+
+    def read(self, code: Code, stage: str = "energy") -> Reading:
+        """The next reading that is not refused.
+
+        Parameters
+        ----------
+        code : tuple of int
+        stage : str
+            Readings of other stages are others: what chose a configuration never confirms it.
+
+        Raises
+        ------
+        InfeasibleError
+            If `REFUSALS` in a row are refused.
+        """
+        reason = ""
+        for _ in range(REFUSALS):
+            reading = self._next(code, stage)
+            if not reading.refused:
+                if stage == "energy":
+                    self.readings.setdefault(code, []).append(reading)
+                return reading
+            reason = reading.refused
+            self.refused[_without_numbers(reason)] += 1
+        raise InfeasibleError(f"{REFUSALS} readings in a row of {dict(self.config(code))} were refused: {reason}")
+
+    def features(self, codes: Sequence[Code]) -> Floats:
+        """Parameters as numbers, with what the evaluator and the checks know beside, shape (n, f)."""
+        columns = [self.space.numbers(codes)]
+        extra = self.evaluator.features([self.config(code) for code in codes])
+        if extra is not None:
+            columns.append(np.asarray(extra, dtype=np.float64))
+        return np.concatenate(columns, axis=1)
+
+    def _next(self, code: Code, stage: str) -> Reading:
+        ordinal = self._asked[stage, code]
+        self._asked[stage, code] += 1
+        self.energy_readings += 1
+        held = None if self.log is None else self.log.find(stage, self._key(code), ordinal)
+        if held is not None:
+            self.answered_by_log += 1
+            return Reading(**held)
+        begun = time.perf_counter()
+        reading = self.evaluator.energy(self.config(code), 1)[0]
+        self.outside_s += time.perf_counter() - begun
+        reading = judged(reading, self.evaluator.facts)
+        if self.log is not None:
+            self.log.write(stage, self._key(code), asdict(reading), ordinal)
+        return reading
+
+    def _key(self, code: Code) -> str:
+        if code not in self._keys:
+            self._keys[code] = key_of(self.config(code))
+        return self._keys[code]
+
+
+def _without_numbers(text: str) -> str:
+    """`text` with numbers left out, so that refusals of one kind count together."""
+    words = text.split(";")[0].split()
+    return " ".join(word for word in words if not any(letter.isdigit() for letter in word))

@@ -1,0 +1,222 @@
+"""What every strategy is asked and gives, and the steps that strategies share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from joulecast.errors import InfeasibleError
+from joulecast.meters.reading import Reading
+from joulecast.tuning.fastest import Search, Settings, run
+from joulecast.tuning.session import Session
+from joulecast.tuning.space import Code
+from joulecast.tuning.statistics import Saving, Standing, blocks_needed, saving_of
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a search.
+
+    Attributes
+    ----------
+    slack : float
+        How much slower than the fastest a configuration may be. [share]
+    baseline : tuple of int or None
+        Code of the configuration that savings are told against; None for the fastest found.
+    objective : str
+        ``energy``, or ``time`` for the fastest alone.
+    latency : Settings
+        Of the search for the fastest.
+    energy_readings : int
+        Readings of energy at most, confirmation included.
+    confirm_blocks : int
+        ABBA blocks of the confirmation at most.
+    """
+
+    slack: float = 0.02
+    baseline: Code | None = None
+    objective: str = "energy"
+    latency: Settings = field(default_factory=Settings)
+    energy_readings: int = 600
+    confirm_blocks: int = 40
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a strategy found.
+
+    Attributes
+    ----------
+    chosen : tuple of int
+        What to use: the candidate where its saving is confirmed, else the baseline.
+    baseline, fastest : tuple of int
+    candidate : tuple of int or None
+        What was confirmed, or failed to be; None where nothing but the baseline was left.
+    saving : Saving or None
+        Of the candidate on fresh readings; None where there was no candidate, or energy was not asked for.
+    eligible : int
+        Configurations found within the slack.
+    notes : tuple of str
+    blocks : tuple of (Reading, Reading, Reading, Reading)
+        The confirmation, block by block in the order it was read: baseline, candidate, candidate, baseline.
+    """
+
+    chosen: Code
+    baseline: Code
+    fastest: Code
+    candidate: Code | None = None
+    saving: Saving | None = None
+    eligible: int = 0
+    notes: tuple[str, ...] = ()
+    blocks: tuple[tuple[Reading, Reading, Reading, Reading], ...] = ()
+
+
+class Strategy(Protocol):
+    """A way to search."""
+
+    def run(self, session: Session, wanted: Wanted) -> Found:
+        """Search.
+
+        Raises
+        ------
+        joulecast.errors.InfeasibleError
+            If no configuration runs.
+        """
+        ...
+
+
+def time_all_that_matter(session: Session, wanted: Wanted, pool: list[Code]) -> Code:
+    """Search `pool` for the fastest, and then for what is within the slack; gives the fastest.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing ran.
+    """
+    settings = wanted.latency
+    guess = session.evaluator.prior([session.config(code) for code in pool])
+    search = Search(pool, session.features(pool), session.rng, settings, None if guess is None else np.log(guess[0]))
+    if wanted.baseline is not None:
+        session.time_s(wanted.baseline)
+    run(search, lambda row: session.time_s(pool[row]), lambda share: session.tell("timing", 0.5 * share))
+    if wanted.objective == "energy":
+        _widen(session, wanted, pool, search)
+    ran = {code: time for code, time in session.times.items() if np.isfinite(time)}
+    if not ran:
+        why = ", ".join(f"{count} x {reason}" for reason, count in session.failed.most_common(3))
+        raise InfeasibleError(f"no configuration of {len(session.times)} tried runs: {why}")
+    return min(ran, key=lambda code: (ran[code], code))
+
+
+def _widen(session: Session, wanted: Wanted, pool: list[Code], search: Search) -> None:
+    """Time configurations that are likely within the slack, until the model expects no more of them."""
+    from joulecast.tuning.models import boosted
+
+    features = np.asarray(search.features)
+    left_to_spend = max(wanted.latency.evaluations // 2, 50)
+    while left_to_spend > 0 and len(search.rows) < len(pool):
+        rows, times = np.array(search.rows), np.array(search.times)
+        if np.isfinite(times).sum() < 3:
+            return
+        model = boosted(features[rows], search.targets(), int(session.rng.integers(1 << 30)), rounds=60)
+        left = np.setdiff1d(np.arange(len(pool)), rows)
+        score = model.predict(features[left])
+        edge = np.log(np.log1p(wanted.slack) + wanted.latency.sharpness) + 0.15
+        likely = left[score <= edge]
+        batch = likely[np.argsort(score[score <= edge], kind="stable")][: min(20, left_to_spend)]
+        if len(batch) == 0:
+            return
+        limit = search.best * (1.0 + wanted.slack)
+        hits = 0
+        for row in batch.tolist():
+            time_s = session.time_s(pool[row])
+            search.learn(row, time_s)
+            hits += bool(np.isfinite(time_s) and time_s <= limit)
+        left_to_spend -= len(batch)
+        if hits == 0 and len(batch) >= 10:
+            return
+
+
+def within_slack(session: Session, wanted: Wanted, fastest: Code) -> list[Code]:
+    """Timed codes within the slack of the fastest, the fastest first."""
+    limit = session.times[fastest] * (1.0 + wanted.slack)
+    found = [code for code, time in session.times.items() if np.isfinite(time) and time <= limit]
+    return sorted(found, key=lambda code: (session.times[code], code))
+
+
+def one_pass(session: Session, codes: list[Code], standing: Standing) -> None:
+    """Read every code, forth and back, so that what changes steadily cancels."""
+    order = [codes[place] for place in session.rng.permutation(len(codes))]
+    first = {code: np.log(session.read(code).energy_j) for code in order}
+    second = {code: np.log(session.read(code).energy_j) for code in reversed(order)}
+    standing.passes.append({code: 0.5 * float(first[code] + second[code]) for code in codes})
+    gaps = np.array([second[code] - first[code] for code in codes])
+    if len(codes) > 1:  # what all share is drift, not noise
+        gaps = gaps - gaps.mean()
+        standing.spreads.extend((0.5 * gaps**2 * len(codes) / (len(codes) - 1)).tolist())
+    else:
+        standing.spreads.append(float(0.5 * gaps[0] ** 2))
+
+
+def confirmed(
+    session: Session, wanted: Wanted, baseline: Code, candidate: Code, expected: float, spread: float
+) -> tuple[Saving, tuple[tuple[Reading, Reading, Reading, Reading], ...]]:
+    """Saving of a candidate on readings that had no part in choosing it.
+
+    Parameters
+    ----------
+    session : Session
+    wanted : Wanted
+    baseline, candidate : tuple of int
+    expected : float
+        Difference of log energy that the choice promised; half of it is looked for, as choices promise too much.
+    spread : float
+        Standard deviation of a reading's logarithm.
+
+    Returns
+    -------
+    saving : Saving
+    blocks : tuple
+
+    Notes
+    -----
+    The number of blocks is fixed before the first is read: stopping when the interval looks good would spoil it.
+    """
+    count = blocks_needed(max(0.5 * expected, 0.002), spread, most=wanted.confirm_blocks)
+    stage = f"confirm {baseline} {candidate}"
+    blocks = []
+    for number in range(count):
+        session.tell("confirming", 0.8 + 0.2 * number / count)
+        blocks.append(tuple(session.read(code, stage) for code in (baseline, candidate, candidate, baseline)))
+    warmer = [_warmer(block) for block in blocks]
+    saving = saving_of(
+        [(block[0].energy_j, block[3].energy_j) for block in blocks],
+        [(block[1].energy_j, block[2].energy_j) for block in blocks],
+        warmer,
+    )
+    return saving, tuple((a, b, c, d) for a, b, c, d in blocks)
+
+
+def _warmer(block: tuple[Reading, ...]) -> float | None:
+    first, second, third, fourth = (reading.temperature_c for reading in block)
+    if first is None or second is None or third is None or fourth is None:
+        return None
+    return 0.5 * (second + third - first - fourth)
+
+
+def settled(
+    session: Session, wanted: Wanted, fastest: Code, best: Code, standing: Standing, eligible: int,
+    notes: tuple[str, ...] = (),
+) -> Found:  # fmt: skip
+    """The end of every strategy: the best is confirmed against the baseline, and chosen only where it saves."""
+    baseline = wanted.baseline if wanted.baseline is not None else fastest
+    if best == baseline:
+        said = "no configuration within the slack reads lower than the baseline"
+        return Found(baseline, baseline, fastest, None, None, eligible, (*notes, said))
+    levels, _ = standing.levels()
+    expected = levels[baseline] - levels[best] if baseline in levels and best in levels else 0.01
+    saving, blocks = confirmed(session, wanted, baseline, best, expected, standing.spread or 0.02)
+    chosen = best if saving.significant else baseline
+    return Found(chosen, baseline, fastest, best, saving, eligible, notes, blocks)
