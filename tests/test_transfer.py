@@ -19,9 +19,11 @@ from joulecast.coefficients.likeness import correction_share, influence, unliken
 from joulecast.coefficients.schema import TIME_PARAMETERS, GpuCoefficients, TimeCoefficients
 from joulecast.coefficients.voltage import rate_energy
 from joulecast.gpus import gpu_names, load_gpu
-from joulecast.kernels.work import work
+from joulecast.kernels.work import Conditions, work
 from joulecast.physics.correction import correction_factor, output_head
+from joulecast.physics.price import at_clock, price
 from joulecast.physics.timing import duration_s, module_times, parameters_by_row
+from joulecast.workloads.table import op_table
 
 A100, H100, H200, B200, L40S, V100 = map(
     load_gpu, ("A100-SXM-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "L40S", "V100-SXM-32GB")
@@ -378,3 +380,15 @@ def test_what_starts_a_plugin_is_not_lent_to_other_kernels(calibrated):
             cached.cache_clear()
         assert transfer.time_coefficients(H100, "gemm", "trtllm", "fp8").fixed_kcycles < 8.0
         assert transfer.time_coefficients(H100, "gemm", "trtllm", "w8a8").fixed_kcycles > 12.0
+
+
+@pytest.mark.parametrize(("sms", "within"), [(148, 0.005), (152, 0.15)])
+def test_a_gpu_of_a_measured_chip_is_predicted_as_the_chip_is(sms, within):
+    twin = replace(B200, name="SOME-B200", sm_count=sms)
+    sizes = {name: np.array([64.0, 512.0, 4096.0, 8192.0]) for name in ("m", "n", "k")}
+    for dtype in ("bf16", "fp8", "nvfp4"):
+        table = op_table("gemm", {**sizes, "dtype": dtype})
+        here, there = (price(table, gpu, Conditions(engine="trtllm")) for gpu in (B200, twin))
+        (time_s, power_w), (its_s, its_w) = (at_clock(one, B200.clock_max_mhz) for one in (here, there))
+        assert its_s == pytest.approx(time_s, rel=within)
+        assert its_w == pytest.approx(power_w, rel=max(within, 0.01))
