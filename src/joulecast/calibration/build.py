@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from joulecast.calibration.audit import sound
-from joulecast.calibration.corrections import train_corrections
+from joulecast.calibration.corrections import BY_MESSAGE, train_corrections
 from joulecast.calibration.interval_fit import fit_time_intervals
 from joulecast.calibration.kernels import fit_kernels
 from joulecast.calibration.network_fit import NETWORK_STEPS, fit_all_networks
@@ -54,6 +54,8 @@ def _build(folder: Path, out: Path, stages: tuple[str, ...], tell: Callable[[str
         for gpu, time in fit_kernels(folder, tell=tell).items():
             _write(out, replace(_read(out, gpu), time=time))
     if "corrections" in stages:
+        for name in BY_MESSAGE:
+            (out / f"correction_{name}.npz").unlink(missing_ok=True)
         batches = list(sound(read_kernel_tables(folder, tuple(families()))))
         energies = fit_kernel_power(batches, corrections={})  # not what an earlier build had learnt
         for found in train_corrections(folder, lambda gpu: _read(out, gpu).time, energies, tell):
