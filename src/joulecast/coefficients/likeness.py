@@ -31,7 +31,7 @@ _GENERATION_OF = {"12.0": 4.8, "12.1": 4.8}
 
 #: Formats whose kernels are nearly the same, and those that only have a step in common.
 _LIKE_FORMATS = ({"fp16", "bf16"}, {"int8", "w8a8"}, {"nvfp4", "mxfp4"})
-_RELATED_FORMATS = ({"fp8", "int8", "w8a8"}, {"w8a16", "w4a16"})
+_RELATED_FORMATS = ({"fp8", "int8", "w8a8"}, {"fp8", "nvfp4", "mxfp4"}, {"w8a16", "w4a16"})
 _LIKE_FORMAT, _RELATED_FORMAT, _OTHER_FORMAT = 0.05, 0.5, 1.3
 _OTHER_KERNEL = 2.5
 
