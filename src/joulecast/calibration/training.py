@@ -1,93 +1,101 @@
-"""Measured training steps: read from a table, tabulated by class of operation, and what a stack's scales fit them."""
+"""What measured training steps are made of, class by class and clock by clock, and the scales that fit them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.errors import InputError, JoulecastError, shortened
+from joulecast.calibration.training_runs import TrainingRun
+from joulecast.coefficients.training import Scales
+from joulecast.errors import InputError, JoulecastError
+from joulecast.gpus import load_gpu
 from joulecast.physics.timeline import pass_time_s
-from joulecast.scenarios.training.question import LAYOUT, MODEL, RECIPE, forward_pass, told_apart
-from joulecast.scenarios.training.scales import CLASSES, Scales
+from joulecast.scenarios.training.question import forward_pass, told_apart
+from joulecast.scenarios.training.scales import CLASSES
 from joulecast.scenarios.training.step import PassTable
 from joulecast.scenarios.training.train import train
 from joulecast.workloads.table import Workload
 
 Floats = npt.NDArray[np.float64]
 
-#: Scales that a time depends on, in the order of the fit's parameters.
+#: Scales that a time depends on, and those that power does beside.
 TIMED = (*CLASSES, "host", "communication")
+POWERED = ("energy", "static", "voltage_floor", "voltage_knee", "limit_share")
 
-#: Bounds of each scale, and the spread of its logarithm that is expected before anything is measured.
-LOWEST, HIGHEST, EXPECTED_SPREAD = 0.2, 5.0, 0.4
+#: Of each scale: expected before anything is measured, spread around it, and bounds. Factors as logarithms.
+_EXPECTED = {
+    **{name: (0.0, 0.4, np.log(0.2), np.log(5.0)) for name in TIMED},
+    "communication": (0.0, 0.6, np.log(0.1), np.log(10.0)),
+    "host": (0.0, 0.6, np.log(0.1), np.log(10.0)),
+    "energy": (0.0, 0.4, np.log(0.3), np.log(3.0)),
+    "static": (0.0, 0.4, np.log(0.3), np.log(3.0)),
+    "voltage_floor": (0.75, 0.15, 0.4, 0.98),
+    "voltage_knee": (0.7, 0.2, 0.1, 0.95),
+    "limit_share": (1.0, 0.03, 0.85, 1.05),
+}
+_LOGS = (*TIMED, "energy", "static")
 
-#: Error of a measured time that weighs as much as one spread of a scale, in natural logarithms.
-NOISE = 0.05
+#: Scatter of measured steps, in natural logarithms: of all points of one configuration together, and of single points
+#: around it; of powers.
+NOISE, POINT_NOISE, POWER_NOISE = 0.05, 0.03, 0.06
 
 #: A scale is told to be unknown where its class takes less than this share of every step.
 LEAST_SHARE = 0.03
 
-#: Columns of a table beside the options of `joulecast.api.train`.
-MEASURED = ("step_time_s", "power_w", "network")
-_RUN = ("global_batch", "clock_mhz", "power_limit_w", "launch_mode", "attention", "host_us_per_launch",
-        "input_samples_per_s")  # fmt: skip
+#: Clocks at which a step is priced where power was measured: between them it is interpolated.
+CLOCKS = 12
 
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """One measured training configuration.
-
-    Attributes
-    ----------
-    source : str or Workload
-        The model.
-    gpu : str
-    options : mapping
-        As `joulecast.api.train` takes them.
-    step_time_s : float or None
-        [s]
-    power_w : float or None
-        Mean of one GPU. [W]
-    network : str
-        What is left out together when the fit is tested.
-    """
-
-    source: Any
-    gpu: str
-    options: Mapping[str, Any]
-    step_time_s: float | None
-    power_w: float | None = None
-    network: str = ""
-    tags: Mapping[str, Any] = field(default_factory=dict)
+#: Power limit that limits nothing. [W]
+_UNLIMITED_W = 1e5
 
 
 @dataclass(frozen=True)
 class RunTables:
-    """Runs with what their steps are made of, at scales of 1; arrays over `n` runs.
+    """Runs with what their steps are made of, at scales of 1: `n` runs at `k` clocks, `p` passes, `c` classes.
 
     Attributes
     ----------
     runs : tuple of TrainingRun
-    tables : tuple of PassTable
-    measured_s, measured_w : ndarray
+    class_s, other_s, host_s, repeats, exchange_s, waiting_s
+        As in `joulecast.scenarios.training.step.PassTable`, shapes (n, k, p, c), (n, k, p), (n, p), (n, p), (n, k)
+        and (n, k).
+    holding_s : ndarray, shape (n, k)
+    clock_mhz : ndarray, shape (n, k)
+        Rising to the clock asked for; a single one is that which the step settles at. [MHz]
+    core_j, dram_j : ndarray, shape (n,)
+    top_mhz, rate_mhz, limit_w, idle_w, clocked_w, active_w, exponent, floor, knee : ndarray, shape (n,)
+        Of the GPU.
+    own_voltage : ndarray, shape (n, k)
+        Voltage ratios of GPUs whose voltages are known; NaN for others.
+    measured_s, measured_w : ndarray, shape (n,)
         NaN where not measured.
     """
 
     runs: tuple[TrainingRun, ...]
-    tables: tuple[PassTable, ...]
     class_s: Floats
     other_s: Floats
     host_s: Floats
     repeats: Floats
     exchange_s: Floats
     waiting_s: Floats
-    work_j: Floats
-    static_w: Floats
+    holding_s: Floats
+    clock_mhz: Floats
+    core_j: Floats
+    dram_j: Floats
+    top_mhz: Floats
+    rate_mhz: Floats
+    limit_w: Floats
+    idle_w: Floats
+    clocked_w: Floats
+    active_w: Floats
+    exponent: Floats
+    floor: Floats
+    knee: Floats
+    own_voltage: Floats
     measured_s: Floats
     measured_w: Floats
 
@@ -95,69 +103,9 @@ class RunTables:
         return len(self.runs)
 
 
-def read_runs(path: Path) -> list[TrainingRun]:
-    """Measured steps from a CSV table.
-
-    Parameters
-    ----------
-    path : Path
-        Columns ``model``, ``gpu`` and ``step_time_s``; ``power_w`` (mean of one GPU) and ``network`` (left out
-        together; the model by default) where known; any option of `joulecast.api.train` as a further column.
-
-    Returns
-    -------
-    list of TrainingRun
-
-    Raises
-    ------
-    InputError
-        If the file can't be read, lacks a column, or a row holds what can't be.
-    """
-    import polars as pl
-
-    if not path.is_file():
-        raise InputError(f"no file {shortened(path)}")
-    try:
-        table = pl.read_csv(path, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{shortened(path)} is no CSV table: {shortened(error, 120)}") from None
-    known = {"model", "gpu", *MEASURED, *MODEL, *RECIPE, *LAYOUT, *_RUN}
-    for column in table.columns:
-        if column not in known:
-            raise InputError(f"{shortened(path)} has a column {shortened(column)!r} that is none of "
-                             f"{', '.join(sorted(known))}")  # fmt: skip
-    for column in ("model", "gpu", "step_time_s"):
-        if column not in table.columns:
-            raise InputError(f"{shortened(path)} needs a column {column}")
-    if not table.height:
-        raise InputError(f"{shortened(path)} has no rows")
-    return [_run(path, number, row) for number, row in enumerate(table.iter_rows(named=True), start=2)]
-
-
-def _run(path: Path, number: int, row: Mapping[str, Any]) -> TrainingRun:
-    given = {name: value for name, value in row.items() if value is not None}
-
-    def positive(name: str) -> float | None:
-        value = given.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise InputError(f"{shortened(path)}, line {number}: {name} must be above 0, got {shortened(value)!r}")
-        return float(value)
-
-    if "model" not in given or "gpu" not in given:
-        raise InputError(f"{shortened(path)}, line {number}: model and gpu are needed in every row")
-    options = {name: value for name, value in given.items() if name not in ("model", "gpu", *MEASURED)}
-    time_s = positive("step_time_s")
-    if time_s is None:
-        raise InputError(f"{shortened(path)}, line {number}: step_time_s is needed in every row")
-    return TrainingRun(
-        str(given["model"]), str(given["gpu"]), options, time_s, positive("power_w"),
-        str(given.get("network", given["model"])),
-    )  # fmt: skip
-
-
-def tabulated(runs: Sequence[TrainingRun], *, exclude: tuple[str, ...] = ()) -> tuple[RunTables, list[str]]:
+def tabulated(
+    runs: Sequence[TrainingRun], *, exclude: tuple[str, ...] = (), tell: Callable[[str, float], None] = lambda *_: None
+) -> tuple[RunTables, list[str]]:
     """What the steps of runs are made of, and why those that can't be predicted are left out.
 
     Parameters
@@ -165,86 +113,191 @@ def tabulated(runs: Sequence[TrainingRun], *, exclude: tuple[str, ...] = ()) -> 
     runs : sequence of TrainingRun
     exclude : tuple of str
         GPUs whose fitted coefficients may not be used.
+    tell : callable
+        Gets what is being done, and the share of all of it that is done.
     """
-    kept, tables, reasons = [], [], []
-    opened: dict[tuple[Any, ...], Workload] = {}
-    for run in runs:
+    points = CLOCKS if any(run.power_w for run in runs) else 1
+    kept: list[TrainingRun] = []
+    found: list[list[PassTable]] = []
+    reasons: list[str] = []
+    opened: dict[Any, Workload] = {}
+    done: dict[Any, list[PassTable]] = {}
+    for at, run in enumerate(runs):
+        tell(f"{run.network} on {run.gpu}", at / len(runs))
         try:
             model, recipe, layout, rest = told_apart(run.options)
             key = (_key(run.source), recipe.precision, *sorted(model.items()))
             if key not in opened:
                 opened[key] = forward_pass(run.source, model, recipe)
-            found = train(opened[key], run.gpu, recipe, layout, ignore_memory=True, exclude=exclude, **rest)
+            same = (run.configuration, rest.get("clock_mhz"), rest.get("power_limit_w") if points == 1 else None)
+            if same not in done:
+                done[same] = _steps(run, opened[key], recipe, layout, rest, points, exclude)
         except JoulecastError as error:
             reasons.append(f"{run.network} on {run.gpu}: {error}")
             continue
         kept.append(run)
-        tables.append(found.table)
-    return _joined(kept, tables), reasons
+        found.append(done[same])
+    return _joined(kept, found), reasons
 
 
 def _key(source: Any) -> Any:
     return source if isinstance(source, str) else id(source)
 
 
-def _joined(runs: Sequence[TrainingRun], tables: Sequence[PassTable]) -> RunTables:
-    most = max((one.repeats.size for one in tables), default=1)
+def _steps(
+    run: TrainingRun, forward: Workload, recipe: Any, layout: Any, rest: Any, points: int, exclude: tuple[str, ...]
+) -> list[PassTable]:
+    """The step at clocks up to the one asked for, or at the one that it settles at."""
+    if points == 1:
+        clocks: list[dict[str, float]] = [{}]
+    else:
+        gpu = load_gpu(run.gpu)
+        top = min(rest.get("clock_mhz") or gpu.clock_max_mhz, gpu.clock_max_mhz)
+        clocks = [{"clock_mhz": float(one), "power_limit_w": _UNLIMITED_W}
+                  for one in np.geomspace(gpu.clock_min_mhz, max(top, gpu.clock_min_mhz), points)]  # fmt: skip
+    return [
+        train(
+            forward, run.gpu, recipe, layout, ignore_memory=True, exclude=exclude, scales=Scales(), **{**rest, **clock}
+        ).table
+        for clock in clocks
+    ]
 
-    def padded(name: str) -> Floats:
-        return np.array([np.pad(getattr(one, name), (0, most - one.repeats.size)) for one in tables]).reshape(-1, most)
 
-    class_s = np.zeros((len(tables), most, len(CLASSES)))
-    for at, one in enumerate(tables):
-        class_s[at, : one.repeats.size] = one.class_s
+def _joined(runs: Sequence[TrainingRun], found: Sequence[Sequence[PassTable]]) -> RunTables:
+    n, k = len(found), len(found[0]) if found else 1
+    most = max((steps[0].repeats.size for steps in found), default=1)
+    class_s = np.zeros((n, k, most, len(CLASSES)))
+    other_s = np.zeros((n, k, most))
+    host_s, repeats = np.zeros((n, most)), np.zeros((n, most))
+    for i, steps in enumerate(found):
+        size = steps[0].repeats.size
+        host_s[i, :size], repeats[i, :size] = steps[0].host_s, steps[0].repeats
+        for j, one in enumerate(steps):
+            class_s[i, j, :size], other_s[i, j, :size] = one.class_s, one.other_s
+
+    def each(name: str) -> Floats:
+        return np.array([[getattr(one, name) for one in steps] for steps in found], dtype=np.float64).reshape(n, k)
+
+    def once(name: str) -> Floats:
+        return np.array([getattr(steps[0], name) for steps in found], dtype=np.float64)
+
+    def power(name: str) -> Floats:
+        return np.array([getattr(steps[0].power, name) for steps in found], dtype=np.float64)
+
+    gpus = [load_gpu(run.gpu) for run in runs]
+    clock_mhz = each("clock_mhz")
+    own = np.full((n, k), np.nan)
+    for i, gpu in enumerate(gpus):
+        if gpu.voltage_points:
+            mhz, mv = np.array(gpu.voltage_points).T
+            own[i] = np.interp(clock_mhz[i], mhz, mv) / np.interp(gpu.rate_clock_mhz, mhz, mv)
+    limits = [run.options.get("power_limit_w") or gpu.power_limit_default_w
+              for run, gpu in zip(runs, gpus, strict=True)]  # fmt: skip
     return RunTables(
-        runs=tuple(runs),
-        tables=tuple(tables),
-        class_s=class_s,
-        other_s=padded("other_s"),
-        host_s=padded("host_s"),
-        repeats=padded("repeats"),
-        exchange_s=np.array([one.exchange_s for one in tables]),
-        waiting_s=np.array([one.waiting_s for one in tables]),
-        work_j=np.array([one.work_j for one in tables]),
-        static_w=np.array([one.static_w for one in tables]),
-        measured_s=np.array([run.step_time_s if run.step_time_s else np.nan for run in runs], dtype=np.float64),
-        measured_w=np.array([run.power_w if run.power_w else np.nan for run in runs], dtype=np.float64),
-    )
+        runs=tuple(runs), class_s=class_s, other_s=other_s, host_s=host_s, repeats=repeats,
+        exchange_s=each("exchange_s"), waiting_s=each("waiting_s"), holding_s=each("holding_s"), clock_mhz=clock_mhz,
+        core_j=once("core_j"), dram_j=once("dram_j"),
+        top_mhz=np.array([gpu.clock_max_mhz for gpu in gpus], dtype=np.float64),
+        rate_mhz=np.array([gpu.rate_clock_mhz for gpu in gpus], dtype=np.float64),
+        limit_w=np.array(limits, dtype=np.float64) * power("limit_share"),
+        idle_w=power("idle_w"), clocked_w=power("clocked_w"), active_w=power("active_w"),
+        exponent=power("voltage_exponent"), floor=power("voltage_floor"), knee=power("voltage_knee"), own_voltage=own,
+        measured_s=np.array([run.step_time_s or np.nan for run in runs], dtype=np.float64),
+        measured_w=np.array([run.power_w or np.nan for run in runs], dtype=np.float64),
+    )  # fmt: skip
 
 
 def taken(tables: RunTables, rows: Any) -> RunTables:
     """The runs at `rows`: indices or a mask."""
     at = np.arange(len(tables))[rows]
-    columns = {name: getattr(tables, name)[at] for name in
-               ("class_s", "other_s", "host_s", "repeats", "exchange_s", "waiting_s", "work_j", "static_w",
-                "measured_s", "measured_w")}  # fmt: skip
-    return RunTables(runs=tuple(tables.runs[i] for i in at), tables=tuple(tables.tables[i] for i in at), **columns)
+    columns = {one.name: getattr(tables, one.name)[at] for one in fields(RunTables) if one.name != "runs"}
+    return RunTables(runs=tuple(tables.runs[i] for i in at), **columns)
 
 
-def step_times_s(tables: RunTables, factors: Any) -> Floats:
-    """Time of each step at scales `factors`, in the order of `TIMED`. [s]
+def figures(tables: RunTables, scales: Scales) -> tuple[Floats, Floats]:
+    """Time and mean power of one GPU of each step at some scales. [s, W]"""
+    time_s, power_w = _evaluated(tables, _vector(scales)[None])
+    return time_s[0], power_w[0]
 
-    Waiting in a pipeline grows with the passes; the clock is that which was settled at scales of 1.
+
+def _vector(scales: Scales) -> Floats:
+    return np.array([getattr(scales, name) for name in (*TIMED, *POWERED)])
+
+
+def _evaluated(tables: RunTables, scales: Floats) -> tuple[Floats, Floats]:
+    """Time and power, shape (m, n), of each step at each of `m` rows of scales in the order of `TIMED`, `POWERED`.
+
+    Waiting in a pipeline grows with the passes. Where there is one clock, it is the one that was settled at scales 1.
     """
-    scale = np.asarray(factors, dtype=np.float64)
-    gpu_s = tables.class_s @ scale[: len(CLASSES)] + tables.other_s * scale[-1]
-    passes = np.sum(tables.repeats * pass_time_s(gpu_s, tables.host_s * scale[-2]), axis=1)
-    plain = np.sum(tables.repeats * pass_time_s(tables.class_s.sum(axis=2) + tables.other_s, tables.host_s), axis=1)
-    return np.asarray(passes + tables.exchange_s * scale[-1] + tables.waiting_s * passes / plain)
+    classes = len(CLASSES)
+    both = tables.class_s @ scales[:, :classes].T  # (n, k, p, m)
+    gpu_s = np.moveaxis(both, -1, 0) + tables.other_s * scales[:, 5, None, None, None]
+    host_s = tables.host_s[:, None] * scales[:, 4, None, None, None]
+    repeats = tables.repeats[:, None]
+    passes = np.sum(repeats * pass_time_s(gpu_s, host_s), axis=-1)
+    plain_gpu = tables.class_s.sum(axis=-1) + tables.other_s
+    plain = np.sum(repeats * pass_time_s(plain_gpu, tables.host_s[:, None]), axis=-1)
+    time_s = passes + tables.exchange_s * scales[:, 5, None, None] + tables.waiting_s * passes / plain
+    holding_s = tables.holding_s * np.sum(repeats * gpu_s, axis=-1) / np.sum(repeats * plain_gpu, axis=-1)
+    energy, static, floor, knee, share = (scales[:, 6 + at, None, None] for at in range(5))
+    scale = _core_scale(tables, floor, knee)
+    drive = scale * tables.clock_mhz / tables.rate_mhz[:, None]
+    work_j = (
+        tables.active_w[:, None] * drive * holding_s + tables.core_j[:, None] * scale + tables.dram_j[:, None]
+    ) * energy
+    power_w = static * (tables.idle_w[:, None] + tables.clocked_w[:, None] * drive) + work_j / time_s
+    if time_s.shape[-1] == 1:
+        return time_s[..., 0], power_w[..., 0]
+    return _settled(time_s, power_w, tables.limit_w * share[..., 0])
 
 
-def fit_scales(tables: RunTables, *, seed: int = 0, only: Iterable[str] = TIMED) -> Scales:
-    """Scales of a stack from measured steps, by differential evolution.
+def _core_scale(tables: RunTables, floor: Any, knee: Any) -> Floats:
+    floor = np.where(floor > 0, floor, tables.floor[:, None])
+    knee = np.where(knee > 0, knee, tables.knee[:, None])
 
-    Minimises mean squared errors of the logarithm of the time beside those of the logarithms of the scales: a scale
-    that the runs say nothing of stays 1. A scale on energy follows from measured powers.
+    def voltage(clock_mhz: Floats) -> Any:
+        rise = np.clip((clock_mhz / tables.top_mhz[:, None] - knee) / (1.0 - knee), 0.0, 1.0)
+        return floor + (1.0 - floor) * rise**1.2
+
+    family = voltage(tables.clock_mhz) / voltage(tables.rate_mhz[:, None])
+    ratio = np.where(np.isfinite(tables.own_voltage), tables.own_voltage, family)
+    return np.asarray(ratio ** tables.exponent[:, None])
+
+
+def _settled(time_s: Floats, power_w: Floats, limit_w: Floats) -> tuple[Floats, Floats]:
+    """Time and power at the highest clock that keeps to the limit, between the clocks there are."""
+    rising = np.maximum.accumulate(power_w, axis=-1)
+    last = np.clip(np.sum(rising <= limit_w[..., None], axis=-1) - 1, 0, rising.shape[-1] - 1)
+    after = np.minimum(last + 1, rising.shape[-1] - 1)
+
+    def at(values: Floats, place: Any) -> Floats:
+        return np.asarray(np.take_along_axis(values, place[..., None], axis=-1)[..., 0])
+
+    low, high = at(rising, last), at(rising, after)
+    step = np.log(np.maximum(high, low * (1 + 1e-12)) / low)
+    share = np.clip(np.where(after > last, np.log(np.maximum(limit_w, low) / low) / step, 0.0), 0.0, 1.0)
+    settled_s = np.exp((1 - share) * np.log(at(time_s, last)) + share * np.log(at(time_s, after)))
+    settled_w = np.exp((1 - share) * np.log(low) + share * np.log(np.maximum(high, low)))
+    return settled_s, settled_w
+
+
+def fit_scales(
+    tables: RunTables, *, seed: int = 0, only: Iterable[str] | None = None, around: Scales | None = None
+) -> Scales:
+    """Scales of a stack from measured steps, by differential evolution over all that the steps say something of.
+
+    Minimises squared errors of the logarithms of times and powers beside those of the scales: what runs at several
+    clocks or limits have in common counts once, how they differ counts by itself. A scale that the runs say nothing of
+    stays 1.
 
     Parameters
     ----------
     tables : RunTables
     seed : int
-    only : iterable of str
-        Scales to fit; the others stay 1.
+    only : iterable of str, optional
+        Scales to fit; by default all of `TIMED` and `POWERED` that `unidentified` does not name.
+    around : Scales, optional
+        What is expected, of steps among which these are; scales that are not fitted stay as they are in it.
 
     Returns
     -------
@@ -256,99 +309,130 @@ def fit_scales(tables: RunTables, *, seed: int = 0, only: Iterable[str] = TIMED)
     """
     from scipy.optimize import differential_evolution
 
-    names = [name for name in TIMED if name in set(only)]
-    places = [TIMED.index(name) for name in names]
-    measured = np.isfinite(tables.measured_s)
-    few = taken(tables, measured)
-    if not len(few):
+    if not np.isfinite(tables.measured_s).any():
         raise InputError("no step time to fit to: give step_time_s")
-    log_measured = np.log(few.measured_s)
-    weights = _weights(few)
+    blind = set(unidentified(tables))
+    chosen = set((*TIMED, *POWERED) if only is None else only)
+    names = [name for name in (*TIMED, *POWERED) if name in chosen and name not in blind]
+    start = around or Scales()
+    unknown = ", ".join(name for name in (*TIMED, *POWERED) if name in blind)
+    if not names:
+        return replace(start, provenance="fitted", rows=len(tables), unknown=unknown)
+    places = [(*TIMED, *POWERED).index(name) for name in names]
+    logs = np.array([name in _LOGS for name in names])
+    expected, spread, lowest, highest = np.array([_EXPECTED[name] for name in names]).T
+    group, each = _configurations(tables)
+    base = _vector(start)
+    if around is not None:
+        known = np.where(logs, np.log(np.maximum(base[places], 1e-9)), base[places])
+        expected, spread = np.where(base[places] > 0, np.clip(known, lowest, highest), expected), 0.5 * spread
 
-    def factors(logs: Floats) -> Floats:
-        every = np.ones(len(TIMED))
-        every[places] = np.exp(logs)
+    def vectors(x: Floats) -> Floats:
+        every = np.tile(base, (len(x), 1))
+        every[:, places] = np.where(logs, np.exp(x), x)
         return every
 
-    def loss(logs: Floats) -> float:
-        error = np.log(step_times_s(few, factors(logs))) - log_measured
-        # beyond three times the noise a run counts by its distance alone: some are not what they say
-        size = np.abs(error) / NOISE
-        cost = np.where(size < 3, size**2, 6 * size - 9)
-        return float(weights @ cost + np.sum((logs / EXPECTED_SPREAD) ** 2))
+    def loss(x: Floats) -> Any:
+        points = np.atleast_2d(x.T)
+        time_s, power_w = _evaluated(tables, vectors(points))
+        total = _cost(np.log(time_s / tables.measured_s), group, each, NOISE, POINT_NOISE)
+        total += _cost(np.log(power_w / tables.measured_w), group, each, POWER_NOISE, POWER_NOISE)
+        total += np.sum(((points - expected) / spread) ** 2, axis=1)
+        return total if x.ndim > 1 else float(total[0])
 
-    bounds = [(np.log(LOWEST), np.log(HIGHEST))] * len(names)
-    found = differential_evolution(loss, bounds, seed=seed, tol=1e-8, maxiter=400, popsize=12, polish=True)
-    scales = dict(zip(names, np.exp(found.x).tolist(), strict=True))
-    return replace(Scales(provenance="fitted"), **scales, energy=_energy_scale(tables, factors(found.x)))
-
-
-def _weights(tables: RunTables) -> Floats:
-    """Weight of each run: those of a network that was measured often count less each."""
-    names = [run.network for run in tables.runs]
-    counts = {name: names.count(name) for name in set(names)}
-    return np.array([1.0 / np.sqrt(counts[name]) for name in names])
+    found = differential_evolution(
+        loss, list(zip(lowest, highest, strict=True)), seed=seed, tol=1e-6, maxiter=250, popsize=10, polish=True,
+        vectorized=True, updating="deferred",
+    )  # fmt: skip
+    values = np.where(logs, np.exp(found.x), found.x)
+    fitted = dict(zip(names, values.tolist(), strict=True))
+    return replace(start, provenance="fitted", rows=len(tables), unknown=unknown, **fitted)
 
 
-def _energy_scale(tables: RunTables, factors: Floats) -> float:
-    """Factor on the energy of work that measured powers ask for; 1 without any."""
-    there = np.isfinite(tables.measured_w)
-    if not there.any():
-        return 1.0
-    few = taken(tables, there)
-    time_s = step_times_s(few, factors)
-    work_w, beyond_w = few.work_j / time_s, few.measured_w - few.static_w
-    use = beyond_w > 0.05 * few.measured_w
-    if not use.any():
-        return 1.0
-    return float(np.clip(np.exp(np.median(np.log(beyond_w[use] / work_w[use]))), 0.3, 3.0))
+def _configurations(tables: RunTables) -> tuple[npt.NDArray[np.intp], Floats]:
+    """Which configuration each run belongs to, and how many runs each has."""
+    codes: dict[str, int] = {}
+    group = np.array([codes.setdefault(run.configuration, len(codes)) for run in tables.runs], dtype=np.intp)
+    return group, np.bincount(group).astype(np.float64)
 
 
-def predicted_w(tables: RunTables, scales: Scales) -> Floats:
-    """Mean power of one GPU at fitted scales, whatever its limit. [W]"""
-    time_s = step_times_s(tables, factors_of(scales))
-    return np.asarray(tables.static_w + tables.work_j * scales.energy / time_s)
+def _cost(miss: Floats, group: npt.NDArray[np.intp], each: Floats, common: float, single: float) -> Floats:
+    """Cost of errors, shape (m, n), of runs that belong to configurations: shape (m,); NaN counts nothing.
 
+    Beyond three times the noise an error counts by its distance alone: some runs are not what they say.
+    """
+    there = np.isfinite(miss)
+    counts = np.stack([np.bincount(group, weights=row, minlength=each.size) for row in there.astype(np.float64)])
+    filled = np.where(there, miss, 0.0)
+    sums = np.stack([np.bincount(group, weights=row, minlength=each.size) for row in filled])
+    mean = sums / np.maximum(counts, 1.0)
+    apart = np.where(there, filled - mean[:, group], 0.0)
 
-def factors_of(scales: Scales) -> Floats:
-    """The scales that a time depends on, in the order of `TIMED`."""
-    return np.array([getattr(scales, name) for name in TIMED])
+    def bent(size: Floats) -> Floats:
+        return np.asarray(np.where(size < 3, size**2, 6 * size - 9))
+
+    total = bent(np.abs(mean) / common).sum(axis=1) + 0.5 * bent(np.abs(apart) / single).sum(axis=1)
+    # configurations of one network are wrong together: ten of them tell as much as some three that are not
+    return np.asarray(total / np.sqrt(each.size))
 
 
 def unidentified(tables: RunTables) -> tuple[str, ...]:
-    """Scales that the runs say nothing of: their class takes little of every step."""
-    plain = step_times_s(tables, np.ones(len(TIMED)))
-    by_class = np.einsum("npc,np->nc", tables.class_s, tables.repeats) / plain[:, None]
-    host = np.sum(tables.repeats * tables.host_s, axis=1) / plain
+    """Scales that the runs say nothing of.
+
+    Of time: those whose class takes little of every step. Of power: all without a measured power, voltages and the
+    share of the limit without one configuration at several clocks or limits.
+    """
+    plain = tables.class_s[:, -1].sum(axis=-1) + tables.other_s[:, -1]
+    gpu_s = np.sum(tables.repeats * plain, axis=1)
+    total = np.sum(tables.repeats * pass_time_s(plain, tables.host_s), axis=1) + tables.exchange_s[:, -1]
+    by_class = np.einsum("npc,np->nc", tables.class_s[:, -1], tables.repeats) / total[:, None]
     shares = {name: float(by_class[:, at].max(initial=0)) for at, name in enumerate(CLASSES)}
     # a host hides behind the GPU: what it takes shows only where it takes nearly as long
+    host = np.sum(tables.repeats * tables.host_s, axis=1) / gpu_s
     shares["host"] = 1.0 if float(host.max(initial=0)) > 0.8 else 0.0
-    shares["communication"] = float((tables.exchange_s / plain).max(initial=0)) + float(
-        (np.sum(tables.repeats * tables.other_s, axis=1) / plain).max(initial=0)
-    )
-    return tuple(name for name in TIMED if shares[name] < LEAST_SHARE)
+    exchanged = tables.exchange_s[:, -1] + np.sum(tables.repeats * tables.other_s[:, -1], axis=1)
+    shares["communication"] = float((exchanged / total).max(initial=0))
+    read = np.isfinite(tables.measured_w)
+    shares |= dict.fromkeys(POWERED, 0.0)
+    if read.any():
+        shares["energy"] = 1.0
+        group, _ = _configurations(tables)
+        points = np.array([np.unique(tables.limit_w[read & (group == code)]).size
+                           + np.unique(tables.clock_mhz[read & (group == code), -1]).size - 1
+                           for code in np.unique(group[read])])  # fmt: skip
+        if points.max() >= 3:
+            shares |= dict.fromkeys(POWERED, 1.0)
+    return tuple(name for name in (*TIMED, *POWERED) if shares[name] < LEAST_SHARE)
 
 
-def left_out_errors(tables: RunTables, groups: Sequence[str], *, seed: int = 0) -> Floats:
-    """Relative error of each run's time, predicted by scales that were fitted without its group.
+def left_out(
+    tables: RunTables, groups: Sequence[str], *, within: Sequence[str] | None = None, seed: int = 0,
+    only: Iterable[str] | None = None,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Time and power of each run, predicted by scales that were fitted without its group.
 
     Parameters
     ----------
     tables : RunTables
     groups : sequence of str
         Group of each run; a lone group is predicted without any fit.
+    within : sequence of str, optional
+        Runs that a fit may look at for each: those with the same word; all by default.
+    seed : int
+    only : iterable of str, optional
+        As for `fit_scales`.
 
     Returns
     -------
-    ndarray
-        ``predicted / measured - 1``; NaN where no time was measured.
+    time_s, power_w : ndarray, shape (n,)
+        [s, W]
     """
-    out = np.full(len(tables), np.nan)
-    names = np.array(groups)
-    for name in dict.fromkeys(groups):
-        mine = names == name
-        rest = taken(tables, ~mine)
-        scales = fit_scales(rest, seed=seed) if len(rest) and np.isfinite(rest.measured_s).any() else Scales()
-        few = taken(tables, mine)
-        out[mine] = step_times_s(few, factors_of(scales)) / few.measured_s - 1.0
-    return out
+    out_s, out_w = np.full(len(tables), np.nan), np.full(len(tables), np.nan)
+    names, domains = np.array(groups), np.array(within if within is not None else [""] * len(tables))
+    for name, domain in dict.fromkeys(zip(names.tolist(), domains.tolist(), strict=True)):
+        mine = (names == name) & (domains == domain)
+        rest = taken(tables, (names != name) & (domains == domain))
+        known = len(rest) > 0 and bool(np.isfinite(rest.measured_s).any())
+        scales = fit_scales(rest, seed=seed, only=only) if known else Scales()
+        out_s[mine], out_w[mine] = figures(taken(tables, mine), scales)
+    return out_s, out_w

@@ -31,6 +31,17 @@ def calibrate(
         Path | None,
         typer.Option("--passes", metavar="FILE", help="Whole passes, to fit the host on.", show_default=False),
     ] = None,
+    training: Annotated[
+        Path | None,
+        typer.Option(
+            "--training", metavar="FILE", help="Training steps, to fit a stack's scales on.", show_default=False
+        ),
+    ] = None,
+    per: Annotated[
+        list[str] | None,
+        typer.Option("--per", metavar="WHAT", help="Scales of each precision or gpu too.", show_default=False),
+    ] = None,
+    curve: Annotated[bool, typer.Option("--curve", help="How many measured steps reach which error.")] = False,
     gpu: Annotated[
         str | None,
         typer.Option("--gpu", metavar="NAME", help="The GPU, where a table does not tell.", show_default=False),
@@ -51,6 +62,7 @@ def calibrate(
 
     joulecast calibrate docs/examples/measured.csv --out my-coefficients
     joulecast calibrate --passes passes.csv
+    joulecast calibrate --training steps.csv
 
     The audit runs first; rows that can't be are set aside. Predictions find
     the result by --coefficients DIR or $JOULECAST_COEFFICIENTS. With --stage,
@@ -65,13 +77,21 @@ def calibrate(
     folder = places.default_folder() if out is None else out
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out must be a folder, {folder} is a file")
+    if training is not None:
+        if path is not None or passes is not None or stage is not None or described is not None:
+            raise InputError("--training fits scales from its own table: give no other table, --stage or --gpu")
+        names = options.names("--per", per) if per else []
+        _training(training, folder, names, curve, number, form, output)
+        return
+    if per or curve:
+        raise InputError(f"--{'per' if per else 'curve'} belongs to --training FILE")
     if passes is not None:
         if path is not None or stage is not None or described is not None:
             raise InputError("--passes fits the host from its own table: give no other table, --stage or --gpu")
         _host(passes, folder, form, output)
         return
     if path is None:
-        raise InputError("calibrate takes a table or folder of measured kernels, or --passes FILE")
+        raise InputError("calibrate takes a table or folder of measured kernels, --passes FILE or --training FILE")
     if stage is not None:
         if described is not None:
             raise InputError("--stage fits all GPUs of a data folder: leave --gpu out")
@@ -100,6 +120,21 @@ def _host(passes: Path, folder: Path, form: str, output: Path | None) -> None:
 
     with bar() as tell:
         found = calibrate_host(passes, folder, version=__version__, tell=tell)
+    give(Answer(lambda: pages.page(found), lambda: pages.document(found), lambda: pages.rows(found)), form, output)
+
+
+def _training(
+    table: Path, folder: Path, per: list[str], curve: bool, seed: int, form: str, output: Path | None
+) -> None:
+    """Scales of a training stack, from measured steps."""
+    from joulecast import __version__
+    from joulecast.calibration.training_fit import PER, calibrate_training
+    from joulecast.cli import calibrate_training as pages
+
+    for name in per:
+        options.one_of("--per", name, PER)
+    with bar() as tell:
+        found = calibrate_training(table, folder, per=per, curve=curve, seed=seed, version=__version__, tell=tell)
     give(Answer(lambda: pages.page(found), lambda: pages.document(found), lambda: pages.rows(found)), form, output)
 
 

@@ -116,7 +116,7 @@ def _figures(p: TrainingPrediction) -> Table:
     if p.run_time_s is not None:
         total = text.power(p.power_w * p.gpus)
         rows.append(("run", text.duration(p.run_time_s), time, total, power, text.energy(p.run_energy_j), energy))
-    return Table(("", "time", "", "power", "", "energy", ""), tuple(rows), "lrmrmrm", ("", "bold"))
+    return Table(("", "time", "", "power", "", "energy", ""), tuple(rows), "lrmrmrm", ("", "bold")[: len(rows)])
 
 
 def _parts(p: TrainingPrediction) -> Facts:

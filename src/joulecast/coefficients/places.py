@@ -16,6 +16,7 @@ ENVIRONMENT = "JOULECAST_COEFFICIENTS"
 
 #: Files beside those of GPUs.
 INTERVALS = "intervals.toml"
+TRAINING = "training.toml"
 
 _chosen: list[Path] = []
 
@@ -103,7 +104,7 @@ def gpus_in(folder: Path) -> tuple[str, ...]:
     """Names of the GPUs that `folder` holds files of."""
     if not folder.is_dir():
         return ()
-    return tuple(sorted(one.stem for one in folder.glob("*.toml") if one.name != INTERVALS))
+    return tuple(sorted(one.stem for one in folder.glob("*.toml") if one.name not in (INTERVALS, TRAINING)))
 
 
 def write_whole(path: Path, data: bytes) -> None:

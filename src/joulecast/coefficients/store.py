@@ -125,25 +125,25 @@ def parse(text: str, name: str) -> GpuCoefficients:
 
 def dump(coefficients: GpuCoefficients) -> str:
     """The text of a coefficient file: TOML, numbers to five significant digits, keys sorted."""
-    lines = [f"schema = {SCHEMA}", f"gpu = {_text(coefficients.gpu)}"]
+    lines = [f"schema = {SCHEMA}", f"gpu = {toml_text(coefficients.gpu)}"]
     if coefficients.calibration is not None:
         values = asdict(coefficients.calibration)
         residuals = values.pop("residuals")
-        lines += ["", "[calibration]", *_pairs(values), "", "[calibration.residuals]", *_pairs(residuals)]
+        lines += ["", "[calibration]", *toml_pairs(values), "", "[calibration.residuals]", *toml_pairs(residuals)]
     if coefficients.host is not None:
-        lines += ["", "[host]", *_pairs(asdict(coefficients.host))]
+        lines += ["", "[host]", *toml_pairs(asdict(coefficients.host))]
     if coefficients.power is not None:
         values = asdict(coefficients.power)
         tables = {key: values.pop(key) for key in ("tensor_pj", "cuda_pj", "family_spread90")}
-        lines += ["", "[power]", *_pairs(values)]
+        lines += ["", "[power]", *toml_pairs(values)]
         for key, table in tables.items():
             if table or key != "family_spread90":
-                lines += ["", f"[power.{key}]", *_pairs(table)]
+                lines += ["", f"[power.{key}]", *toml_pairs(table)]
     for key in sorted(coefficients.time):
         values = asdict(coefficients.time[key])
         if not values["message_factors"]:
             del values["message_factors"]
-        lines += ["", f"[time.{_text(key)}]", *_pairs(values)]
+        lines += ["", f"[time.{toml_text(key)}]", *toml_pairs(values)]
     return "\n".join(lines) + "\n"
 
 
@@ -223,21 +223,27 @@ def _number(value: Any, name: str, lowest: float = 0.0) -> float:
     return float(value)
 
 
-def _pairs(values: Mapping[str, Any]) -> list[str]:
-    return [f"{_text(key) if key.strip(_BARE) else key} = {_value(value)}" for key, value in values.items()]
+def toml_pairs(values: Mapping[str, Any]) -> list[str]:
+    """Lines of a TOML table: numbers to five significant digits."""
+    return [f"{toml_key(key)} = {_value(value)}" for key, value in values.items()]
+
+
+def toml_key(key: str) -> str:
+    """A key of a TOML table, quoted where it must be."""
+    return toml_text(key) if key.strip(_BARE) else key
 
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
-        return _text(value)
+        return toml_text(value)
     if isinstance(value, float):
         rounded = float(f"{value:.5g}")
         return repr(rounded)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(_pairs(value)) + " }"
+        return "{ " + ", ".join(toml_pairs(value)) + " }"
     return str(value)
 
 
-def _text(value: str) -> str:
+def toml_text(value: str) -> str:
     """A TOML string: JSON's, which leaves only DEL unescaped of what TOML wants escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 from joulecast.coefficients import places, store, transfer
+from joulecast.coefficients.training import read_scales
 
 
 def use_coefficients(folder: str | PathLike[str] | None) -> tuple[str, ...]:
@@ -40,6 +41,8 @@ def use_coefficients(folder: str | PathLike[str] | None) -> tuple[str, ...]:
         try:
             for name in names:
                 store.load(name)
+            if (path / places.TRAINING).is_file():
+                read_scales(path / places.TRAINING)
         finally:
             store.load.cache_clear()
     places.choose(path)

@@ -40,6 +40,7 @@ PRECISIONS: Mapping[str, Precision] = MappingProxyType(
     {
         "fp32": Precision("fp32", "fp32", "fp32"),
         "tf32": Precision("tf32", "fp32", "fp32"),
+        "fp16": Precision("fp16", "fp16", "fp16"),
         "amp_fp16": Precision("fp16", "fp32", "fp32", mixed=True, scaled=True),
         "amp_bf16": Precision("bf16", "fp32", "fp32", mixed=True),
         "bf16": Precision("bf16", "bf16", "bf16"),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from joulecast.calibration.networks import NETWORKS
-from joulecast.calibration.training import TrainingRun
+from joulecast.calibration.training_runs import TrainingRun
 from joulecast.errors import InputError
 
 #: MPT's sizes (width, heads, layers): configurations in the benchmark's repository.
@@ -124,14 +124,18 @@ _ZEUS_GPUS = {
 _ZEUS = {
     "resnet50": ("microsoft/resnet-50", 1281167, {"image_size": 224}),
     ("bert_base_uncased", "squad"): ("bert-base-uncased", 88524, {"sequence_tokens": 384, "attention": "eager"}),
-    ("bert_base_uncased", "sentiment140"): ("bert-base-uncased", 500000, {"sequence_tokens": 128, "attention": "eager"}),
+    ("bert_base_uncased", "sentiment140"): (
+        "bert-base-uncased",
+        500000,
+        {"sequence_tokens": 128, "attention": "eager"},
+    ),
 }
 
 
 def zeus(folder: Path) -> Iterator[TrainingRun]:
     """Epochs under power limits on one GPU (Zeus, NSDI 2023); scored by ratios to the highest limit, and by power."""
     for row in _rows(folder / "zeus_power_limit_sweeps.csv"):
-        known: Any = _ZEUS.get(row["model"]) or _ZEUS.get((row["model"], row["dataset"]))
+        known: Any = _ZEUS.get(row["model"]) or _ZEUS.get(row["dataset"])
         if known is None:
             continue
         source, samples, sizes = known
@@ -139,7 +143,8 @@ def zeus(folder: Path) -> Iterator[TrainingRun]:
         options = {
             **sizes,
             "micro_batch": batch,
-            "precision": "fp32",
+            # PyTorch before 1.12 multiplied fp32 matrices on the tensor cores of Ampere
+            "precision": "tf32" if gpu == "A40" else "fp32",
             "optimizer": "adamw" if row["optimizer"] == "adamw" else "adam",
             "update": "per_tensor",
             "power_limit_w": float(row["power_limit_W"]),

@@ -1,16 +1,16 @@
-"""`Scales`: the few numbers by which a software stack of training differs from the kernels that were fitted."""
+"""Operations, host and power as a stack of training software shows them: `Scales` applied."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.coefficients.schema import HostCoefficients
-from joulecast.errors import InputError
+from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients
+from joulecast.coefficients.training import Scales
 from joulecast.physics.power import scaled
 from joulecast.scenarios.pricing import Rows
 
@@ -36,48 +36,6 @@ CLASS_OF: Mapping[str, str] = MappingProxyType(
 CLASSES = ("multiply", "convolution", "attention", "memory")
 
 
-@dataclass(frozen=True)
-class Scales:
-    """Factors on what the kernels of a training stack take; all 1 where nothing was measured.
-
-    Attributes
-    ----------
-    multiply, convolution, attention, memory : float
-        On the time of matrix multiplies, convolutions, attention, and of all that moves memory (norms, activations,
-        optimizer). Dimensionless.
-    host : float
-        On the time that starting kernels takes the host.
-    communication : float
-        On the time of exchanges between GPUs.
-    energy : float
-        On all energy beyond what is drawn by a clocked GPU with nothing running.
-    provenance, source : str
-    error : float
-        Mean absolute relative error of the step time of networks left out.
-    """
-
-    multiply: float = 1.0
-    convolution: float = 1.0
-    attention: float = 1.0
-    memory: float = 1.0
-    host: float = 1.0
-    communication: float = 1.0
-    energy: float = 1.0
-    provenance: str = "transferred"
-    source: str = "kernels of inference and single kernels"
-    error: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in FACTORS:
-            value = float(getattr(self, name))
-            if not 0.05 <= value <= 20:
-                raise InputError(f"scale {name} must be between 0.05 and 20, got {value:g}")
-            object.__setattr__(self, name, value)
-
-
-FACTORS = tuple(one.name for one in fields(Scales) if one.name not in ("provenance", "source", "error"))
-
-
 def classes_of(rows: Rows) -> npt.NDArray[np.intp]:
     """Class of each operation, an index into `CLASSES`; -1 for exchanges."""
     codes = {name: code for code, name in enumerate(CLASSES)}
@@ -86,14 +44,28 @@ def classes_of(rows: Rows) -> npt.NDArray[np.intp]:
 
 
 def scaled_rows(rows: Rows, scales: Scales) -> Rows:
-    """The operations as a stack runs them."""
+    """The operations as a stack runs them, and the power that its GPU draws."""
     factors = [getattr(scales, name) for name in CLASSES]
-    if all(one == 1.0 for one in (*factors, scales.energy, scales.communication)):
+    power = scaled_power(rows.priced.power, scales)
+    if power == rows.priced.power and all(one == 1.0 for one in (*factors, scales.energy, scales.communication)):
         return rows
     each = np.array([*factors, scales.communication])[classes_of(rows)]
     priced = rows.priced
     times = replace(priced.times, scale=priced.times.scale * each)
-    return replace(rows, priced=replace(priced, times=times, energy=scaled(priced.energy, scales.energy)))
+    energy = scaled(priced.energy, scales.energy)
+    return replace(rows, priced=replace(priced, times=times, energy=energy, power=power))
+
+
+def scaled_power(power: PowerCoefficients, scales: Scales) -> PowerCoefficients:
+    """Energies of a GPU with the static power, voltages and share of the limit that its runs show."""
+    return replace(
+        power,
+        idle_w=power.idle_w * scales.static,
+        clocked_w=power.clocked_w * scales.static,
+        voltage_floor=scales.voltage_floor or power.voltage_floor,
+        voltage_knee=scales.voltage_knee or power.voltage_knee,
+        limit_share=power.limit_share * scales.limit_share,
+    )
 
 
 def scaled_host(host: HostCoefficients, factor: float) -> HostCoefficients:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from joulecast.bounds.dtypes import dtype
 from joulecast.coefficients.intervals import load_intervals
-from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
+from joulecast.coefficients.schema import PROVENANCES, HostCoefficients, PowerCoefficients
+from joulecast.coefficients.training import Scales
 from joulecast.gpus import Gpu
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.recipe import Recipe
@@ -23,7 +24,7 @@ from joulecast.physics.uncertainty import bounds, combined, of_sum
 from joulecast.scenarios.pricing import Rows, passes_of, prepared
 from joulecast.scenarios.training.communication import collective_s, data_group, moved_bytes
 from joulecast.scenarios.training.layout import Layout
-from joulecast.scenarios.training.scales import CLASSES, Scales, classes_of, scaled_host, scaled_rows
+from joulecast.scenarios.training.scales import CLASSES, classes_of, scaled_host, scaled_rows
 
 Floats = npt.NDArray[np.float64]
 
@@ -60,8 +61,14 @@ class PassTable:
         How often each pass runs in a step.
     exchange_s, waiting_s : float
         Exchanges that nothing hides, and other waiting. [s]
-    work_j, static_w : float
-        Energy of a step beyond what a clocked GPU with nothing running draws, and that power. [J, W]
+    core_j, dram_j : float
+        Energy of the work of a step, that of the core at the voltage of the rate clock. [J]
+    holding_s : float
+        Time of a step times the share of SMs that hold blocks. [s]
+    clock_mhz : float
+        Clock of the step. [MHz]
+    power : PowerCoefficients
+        What the energies were reckoned with.
     """
 
     class_s: Floats
@@ -70,8 +77,11 @@ class PassTable:
     repeats: Floats
     exchange_s: float
     waiting_s: float
-    work_j: float
-    static_w: float
+    core_j: float
+    dram_j: float
+    holding_s: float
+    clock_mhz: float
+    power: PowerCoefficients
 
 
 @dataclass(frozen=True)
@@ -177,6 +187,7 @@ def run_step(
     """
     lowered, rows = prepared(step.workload, gpu, execution, exclude)
     rows = scaled_rows(rows, scales)
+    limit_w = power_limit_w * rows.priced.power.limit_share
     passes = passes_of(lowered, rows, np.arange(len(rows.priced)), scaled_host(host, scales.host))
     names = [one.phase for one in lowered.workload.passes]
     scale = np.array([_share(name, layout) for name in names])
@@ -188,7 +199,7 @@ def run_step(
     exchange = Exchanges(step, recipe, layout, gpu, scales.communication)
     waits = Waits()
     for _ in range(_TURNS):
-        run = run_phase(_with_wait(passes, waits.total), clock_mhz, power_limit_w)
+        run = run_phase(_with_wait(passes, waits.total), clock_mhz, limit_w)
         times = _pass_times(passes, run.kernel_s)
         spread = _uneven(passes, run.kernel_s * staged, inner, first, layout.pp)
         waits = _waits(dict(zip(names, times.tolist(), strict=True)), spread, layout, micro_batches, exchange, input_s)
@@ -217,10 +228,12 @@ def run_step(
         if total > 0
     ]  # fmt: skip
     known = load_intervals()
-    kernels = of_sum(run.kernel_s * runs, rows.priced.time_spread, rows.family_of)
+    kernels = float(of_sum(run.kernel_s * runs, rows.priced.time_spread, rows.family_of))
     share = waits.communication / time_s
-    width = float(combined((1 - share) * kernels, share * _EXCHANGE_SPREAD, known.model))
-    power_width = known.capped_power if run.throttled else rows.priced.power.spread90
+    # steps of networks left out say how wide, where there are any: kernels' own widths are in theirs
+    kernels = scales.spread90 or float(combined(kernels, known.model))
+    width = float(combined((1 - share) * kernels, share * _EXCHANGE_SPREAD))
+    power_width = scales.power_spread90 or (known.capped_power if run.throttled else rows.priced.power.spread90)
     figures = (
         ("time_s", time_s, width),
         ("power_w", energy_j / time_s, float(power_width)),
@@ -251,8 +264,11 @@ def run_step(
             repeats=passes.repeats,
             exchange_s=waits.communication,
             waiting_s=waits.bubble + waits.input,
-            work_j=energy_j - static_w * time_s,
-            static_w=static_w,
+            core_j=float(runs @ rows.priced.energy.core_total_j),
+            dram_j=float(runs @ rows.priced.energy.dram_j) + sent_j,
+            holding_s=float((runs * run.kernel_s) @ rows.priced.energy.busy),
+            clock_mhz=run.clock_mhz,
+            power=rows.priced.power,
         ),
     )
 

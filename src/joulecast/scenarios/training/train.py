@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w, number
+from joulecast.coefficients.training import Scales, scales_of
 from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
@@ -20,7 +21,6 @@ from joulecast.scenarios.pricing import host_of
 from joulecast.scenarios.training.layout import Layout, micro_batches
 from joulecast.scenarios.training.memory import refuse_what_does_not_fit, training_memory
 from joulecast.scenarios.training.prediction import TrainingPrediction
-from joulecast.scenarios.training.scales import Scales
 from joulecast.scenarios.training.step import run_step
 from joulecast.workloads.table import OpTable, Workload
 
@@ -56,7 +56,7 @@ def train(
     host_us_per_launch: float | None = None,
     input_samples_per_s: float | None = None,
     site: Site | None = None,
-    scales: Scales = Scales(),  # noqa: B008 - frozen
+    scales: Scales | None = None,
     ignore_memory: bool = False,
     exclude: tuple[str, ...] = (),
 ) -> TrainingPrediction:
@@ -83,8 +83,9 @@ def train(
         Rate at which the input pipeline delivers samples, all of them together. [1/s]
     site : Site, optional
         Where it runs, for money and carbon.
-    scales : Scales
-        How the software differs from the kernels that were fitted, as ``joulecast calibrate --training`` finds it.
+    scales : Scales, optional
+        How the software differs from the kernels that were fitted; by default what ``joulecast calibrate --training``
+        found, else what is shipped.
     ignore_memory : bool
         Price a job that does not fit all the same.
     exclude : tuple of str
@@ -127,6 +128,8 @@ def train(
             raise InputError(f"input rate must be above 0 samples/s, got {rate:g}")
         input_s = whole / rate
     host = host_of(described, host_us_per_launch)
+    if scales is None:
+        scales = scales_of(described.name, recipe.precision, "convolution" if "conv2d" in forward.tables else "")
     figures = run_step(
         step, recipe, layout, described, execution, host,
         micro_batches=count, clock_mhz=clock, power_limit_w=limit, input_s=input_s, scales=scales,

@@ -1,0 +1,228 @@
+"""`Scales`: the few numbers by which a stack of training software, and its GPU under load, differ from fitted kernels.
+
+One file, ``training.toml``, beside those of GPUs: a table of scales for all jobs, and perhaps one for each precision or
+GPU. ``joulecast calibrate --training`` writes it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from joulecast.coefficients import places
+from joulecast.coefficients.roots import kept
+from joulecast.coefficients.schema import PROVENANCES
+from joulecast.coefficients.store import toml_key, toml_pairs
+from joulecast.errors import InputError, UnknownNameError, shortened
+
+SCHEMA = 1
+
+#: Name of the table that holds for all jobs.
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Factors on what the kernels of a training stack take; all 1 where nothing was measured.
+
+    Attributes
+    ----------
+    multiply, convolution, attention, memory : float
+        On the time of matrix multiplies, convolutions, attention, and of all that moves memory (norms, activations,
+        optimizer). Dimensionless.
+    host : float
+        On the time that starting kernels takes the host.
+    communication : float
+        On the time of exchanges between GPUs.
+    energy : float
+        On all energy beyond what is drawn by a clocked GPU with nothing running.
+    static : float
+        On what is drawn by a clocked GPU with nothing running.
+    voltage_floor, voltage_knee : float
+        Of the GPU's voltage over its clock, as in `joulecast.coefficients.schema.PowerCoefficients`; 0 for its own.
+    limit_share : float
+        Mean power that a throttled GPU settles at, over its power limit.
+    provenance, source : str
+    rows : int
+        Measured steps behind them.
+    error : float
+        Mean absolute relative error of the step time of networks left out.
+    spread90, power_spread90 : float
+        90th percentile of ``|log(predicted / measured)|`` of step times and powers of networks left out; 0 where not
+        known.
+    unknown : str
+        Scales that the measured steps say nothing of, separated by commas.
+    """
+
+    multiply: float = 1.0
+    convolution: float = 1.0
+    attention: float = 1.0
+    memory: float = 1.0
+    host: float = 1.0
+    communication: float = 1.0
+    energy: float = 1.0
+    static: float = 1.0
+    voltage_floor: float = 0.0
+    voltage_knee: float = 0.0
+    limit_share: float = 1.0
+    provenance: str = "transferred"
+    source: str = "kernels of inference and single kernels"
+    rows: int = 0
+    error: float = 0.0
+    spread90: float = 0.0
+    power_spread90: float = 0.0
+    unknown: str = ""
+
+    def __post_init__(self) -> None:
+        for name in FACTORS:
+            object.__setattr__(self, name, _between(name, getattr(self, name), 0.05, 20.0))
+        for name in ("voltage_floor", "voltage_knee"):
+            object.__setattr__(self, name, _between(name, getattr(self, name), 0.0, 0.99))
+        object.__setattr__(self, "limit_share", _between("limit_share", self.limit_share, 0.5, 1.2))
+
+
+#: Scales that are factors on times and energies.
+FACTORS = ("multiply", "convolution", "attention", "memory", "host", "communication", "energy", "static")
+
+
+def _between(name: str, value: Any, lowest: float, highest: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
+        raise InputError(f"scale {name} must be between {lowest:g} and {highest:g}, got {shortened(value)}")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class TrainingScales:
+    """Scales of a stack.
+
+    Attributes
+    ----------
+    scopes : mapping of str to Scales
+        By what they hold for: ``all``, a precision (``amp_bf16``), a GPU (``A100-SXM-80GB``), or both
+        (``A100-SXM-80GB/amp_bf16``).
+    note : mapping of str to str, int or float
+        Where they come from, for a reader.
+    """
+
+    scopes: Mapping[str, Scales]
+    note: Mapping[str, str | int | float] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of(self, gpu: str, precision: str) -> Scales | None:
+        """Scales that hold for a job: the narrowest scope; None where there is none."""
+        plain = gpu.split("+")[0]
+        for scope in (f"{plain}/{precision}", plain, precision, ALL):
+            if scope in self.scopes:
+                return self.scopes[scope]
+        return None
+
+
+def scales_of(gpu: str, precision: str, kind: str = "") -> Scales:
+    """Scales of a training job: the user's where there are any, else the shipped ones, else all 1.
+
+    Parameters
+    ----------
+    gpu : str
+        By its name in the catalogue.
+    precision : str
+        As in `joulecast.lowering.recipe.PRECISIONS`.
+    kind : str
+        Kind of network that shipped scales are told apart by.
+    """
+    for known in _known():
+        found = known.of(gpu, f"{kind} {precision}".strip()) if kind else None
+        found = found or (known.scopes.get(kind) if kind else None) or known.of(gpu, precision)
+        if found is not None:
+            return found
+    return Scales()
+
+
+def _known() -> list[TrainingScales]:
+    paths = [folder / places.TRAINING for folder in places.folders()]
+    return [_from_file(path, path.stat().st_mtime_ns) for path in paths if path.is_file()]
+
+
+@kept(8)
+def _from_file(path: Path, _: int) -> TrainingScales:
+    return read_scales(path)
+
+
+def read_scales(path: Path) -> TrainingScales:
+    """Scales from a file.
+
+    Raises
+    ------
+    InputError
+        If it is missing, is no TOML, is of another schema, or holds an impossible number.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"can't read scales of training from {shortened(path)}: {error}") from None
+    schema = data.get("schema")
+    if schema != SCHEMA or isinstance(schema, bool):
+        raise InputError(f"{shortened(path)} has schema {shortened(schema)!r}; this version reads schema {SCHEMA}")
+    scopes, note = data.get("scales", {}), data.get("calibration", {})
+    if not isinstance(scopes, dict) or not all(isinstance(one, dict) for one in scopes.values()):
+        raise InputError(f"{shortened(path)}: scales must hold a table for each scope")
+    if not isinstance(note, dict) or not all(isinstance(one, str | int | float) for one in note.values()):
+        raise InputError(f"{shortened(path)}: calibration must hold texts and numbers")
+    return TrainingScales(
+        MappingProxyType({name: _scales(one, f"{shortened(path)}: {name}") for name, one in scopes.items()}),
+        MappingProxyType(note),
+    )
+
+
+def _scales(given: Mapping[str, Any], name: str) -> Scales:
+    known = {one.name: str(one.type) for one in fields(Scales)}
+    checked: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known:
+            raise UnknownNameError(f"entry of {name}", key, known)
+        if known[key] == "str":
+            if not isinstance(value, str):
+                raise InputError(f"{name}: {key} must be a text, got {shortened(value)!r}")
+            if key == "provenance" and value not in PROVENANCES:
+                raise UnknownNameError(f"provenance in {name}", value, PROVENANCES)
+            checked[key] = value
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e12:
+            raise InputError(f"{name}: {key} must be a number of 0 or more, got {shortened(value)}")
+        else:
+            checked[key] = int(value) if known[key] == "int" else float(value)
+    try:
+        return Scales(**checked)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def dump_scales(scales: TrainingScales) -> str:
+    """The text of the file: a table for each scope, numbers to five significant digits; what is 1 or 0 is left out."""
+    plain = asdict(Scales())
+    lines = ["# Factors by which training differs from the kernels that were fitted; 1 where left out.",
+             f"schema = {SCHEMA}"]  # fmt: skip
+    if scales.note:
+        lines += ["", "[calibration]", *toml_pairs(scales.note)]
+    for scope, one in scales.scopes.items():
+        values = {name: value for name, value in asdict(one).items() if value != plain[name] or name == "provenance"}
+        lines += ["", f"[scales.{toml_key(scope)}]", *toml_pairs(values)]
+    return "\n".join(lines) + "\n"
+
+
+def write_scales(scales: TrainingScales, folder: Path) -> Path:
+    """Write ``training.toml`` in `folder` atomically.
+
+    Raises
+    ------
+    InputError
+        If it can't be written.
+    """
+    path = folder / places.TRAINING
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        places.write_whole(path, dump_scales(scales).encode("utf-8"))
+    except OSError as error:
+        raise InputError(f"can't write scales to {shortened(folder)}: {error.strerror or error}") from None
+    return path
