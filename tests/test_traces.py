@@ -119,6 +119,16 @@ def test_launches_find_the_innermost_operator_that_started_them(training: Path) 
     assert started[:3] == ["aten::mm", "aten::add", "ProfilerStep#3"]
 
 
+def test_ranges_whose_ends_were_rounded_apart_still_lie_within_each_other(tmp_path: Path) -> None:
+    # 10.9 to 20.8 within 10.2 to 20.9: begin 10 and length 9 within begin 10 and length 10, or 10 + 11 within 10 + 10
+    events = [op("aten::linear", 10, 10), op("aten::mm", 10, 11), op("aten::add", 21, 30), launch(12, 1),
+              kernel(GEMM, 40, 5, 1)]  # fmt: skip
+    profile = read_profile(written(tmp_path / "t.json", trace(events)))
+    assert profile.operators.parent.tolist() == [-1, 0, -1]
+    assert [profile.names[code] for code in profile.operators.name] == ["aten::linear", "aten::mm", "aten::add"]
+    assert profile.names[profile.operators.name[profile.activities.operator[0]]] == "aten::mm"
+
+
 def test_without_runtime_calls_the_external_id_links_a_kernel_to_its_operator(tmp_path: Path) -> None:
     events = [op("aten::mm", 0, 10, [[8, 8], [8, 8]], ["float", "float"], **{"External id": 77}),
               kernel(GEMM, 20, 5, 3, **{"External id": 77})]  # fmt: skip

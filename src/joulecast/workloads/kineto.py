@@ -30,6 +30,7 @@ from joulecast.workloads.profile import (
     Signature,
     Table,
     innermost,
+    nested_order,
     parents,
 )
 from joulecast.workloads.trace_stream import EventStream, Progress
@@ -176,8 +177,7 @@ class _Builder:
     def _operators(self) -> tuple[Operators, Ints]:
         host = self.host
         thread, start, time = host.column("thread"), self._seconds(host.column("start")), host.column("time") * 1e-6
-        # of ranges that span the same time, the profiler writes the outer one first
-        order = np.lexsort((np.arange(len(host)), -(start + time), start, thread))
+        order = nested_order(thread, start, start + time)
         thread, start, time = thread[order], start[order], time[order]
         sequence, forward_thread = host.column("sequence")[order], host.column("forward")[order]
         kind = host.column("kind")[order]

@@ -15,6 +15,10 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+#: Begin and length of a range are each rounded to a microsecond by older profilers: by so much what lies within
+#: another may seem to end after it. [s]
+ROUNDED_S = 1.5e-6
+
 #: What ran on a GPU, and what a range on the host is, by code.
 KERNEL, COPY, SET = 0, 1, 2
 OPERATOR, ANNOTATION, MODULE = 0, 1, 2
@@ -212,6 +216,34 @@ class Table:
         return len(next(iter(self._columns.values())))
 
 
+def nested_order(thread: Ints, start: Floats, end: Floats) -> npt.NDArray[np.intp]:
+    """Order of ranges by thread and start, what lies around others before them.
+
+    Of ranges that begin together the longer is the outer one; where their ends differ by rounding alone, the one that
+    the profiler wrote first.
+
+    Parameters
+    ----------
+    thread : ndarray of int, shape (n,)
+    start, end : ndarray, shape (n,)
+        [s]
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+    """
+    order = np.lexsort((np.arange(len(thread)), -end, start, thread))
+    while True:
+        one, two = order[:-1], order[1:]
+        alike = (thread[one] == thread[two]) & (start[one] == start[two]) & (np.abs(end[one] - end[two]) < ROUNDED_S)
+        wrong = np.flatnonzero(alike & (one > two))
+        if not wrong.size:
+            return order
+        # neighbours that are both wrong are put right one after the other
+        wrong = wrong[np.concatenate([[True], np.diff(wrong) > 1])]
+        order[wrong], order[wrong + 1] = order[wrong + 1], order[wrong].copy()
+
+
 def parents(thread: Ints, start: Floats, end: Floats) -> Ints:
     """For ranges sorted by thread, start and falling end: the row of the range around each on its thread, or -1.
 
@@ -228,12 +260,11 @@ def parents(thread: Ints, start: Floats, end: Floats) -> Ints:
     out = np.full(len(thread), -1, dtype=np.int64)
     stack: list[tuple[float, int]] = []
     last = None
-    slack = 1e-9  # ends are rounded to the profiler's ticks
     for row, (one, begin, finish) in enumerate(zip(thread.tolist(), start.tolist(), end.tolist(), strict=True)):
         if one != last:
             stack.clear()
             last = one
-        while stack and (stack[-1][0] <= begin or stack[-1][0] < finish - slack):
+        while stack and (stack[-1][0] <= begin or stack[-1][0] < finish - ROUNDED_S):
             stack.pop()
         if stack:
             out[row] = stack[-1][1]
@@ -264,7 +295,7 @@ def innermost(operators: Operators, thread: Ints, at_s: Floats) -> Ints:
         mine = np.flatnonzero(thread == operators.thread[begin])
         out[mine] = begin - 1 + np.searchsorted(operators.start_s[begin:end], at_s[mine], side="right")
         out[mine[out[mine] < begin]] = -1
-    ends = operators.start_s + operators.time_s + 1e-9
+    ends = operators.start_s + operators.time_s + 1e-9  # launches are stamped by their begin
     open_ = np.flatnonzero(out >= 0)
     while open_.size:
         open_ = open_[ends[out[open_]] < at_s[open_]]
