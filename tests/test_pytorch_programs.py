@@ -1,0 +1,289 @@
+"""What programs run on a GPU: formats by operator, packed weights, recurrent layers, compilers, saved programs."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import zipfile
+
+import pytest
+
+import joulecast as jc
+from joulecast.cli import main
+
+torch = pytest.importorskip("torch")
+F = pytest.importorskip("torch.nn.functional")
+
+
+def only(workload, kind):
+    """Columns of the one row of a kind."""
+    table = workload.tables[kind]
+    assert len(table) == 1
+    return {name: table[name][0] for name in table.columns}
+
+
+class Calls(torch.nn.Module):
+    """A module that is one function."""
+
+    def __init__(self, function, **modules):
+        super().__init__()
+        for name, module in modules.items():
+            setattr(self, name, module)
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+# ------------------------------------------------------------------ formats
+
+
+def test_fp32_convolutions_run_in_tf32_and_multiplies_only_where_allowed():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 4))
+    x = torch.empty(2, 3, 8, 8)
+    w = jc.workload(net, x)
+    assert w.tables["conv2d"].words("dtype") == ["tf32"]
+    assert w.tables["gemm"].words("dtype") == ["fp32"]
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert jc.workload(net, x).tables["gemm"].words("dtype") == ["tf32"]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_autocast_narrows_multiplies_and_keeps_norms_wide():
+    net = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 64), torch.nn.Softmax(-1)
+    )
+    w = jc.workload(net, torch.empty(8, 64), autocast="bf16")
+    assert set(w.tables["gemm"].words("dtype")) == {"bf16"}
+    assert set(w.tables["row_reduction"].words("dtype")) == {"fp32"}
+    casts = w.tables["elementwise"]
+    formats = zip(casts.words("dtype"), casts.words("out_dtype"), casts["count"], strict=True)
+    assert sum(count for a, b, count in formats if (a, b) == ("fp32", "bf16")) == 6  # weights, biases, inputs of two
+
+
+def test_dtype_prices_an_fp32_program_in_another_format():
+    w = jc.workload(torch.nn.Linear(64, 64), torch.empty(8, 64), dtype="bf16")
+    assert w.tables["gemm"].words("dtype") == ["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "format"),
+    [("Linear4bit", {}, "w4a16"), ("Linear8bitLt", {}, "w8a8"), ("WQLinear_GEMM", {}, "w4a16"),
+     ("QuantLinear", {"bits": 8}, "w8a16"), ("FP8Linear", {}, "fp8_block")],
+)  # fmt: skip
+def test_linear_layers_with_packed_weights_are_known_by_their_class(name, fields, format):
+    def forward(self, x):
+        return x.new_zeros((*x.shape[:-1], self.out_features))
+
+    layer = type(name, (torch.nn.Module,), {"forward": forward})()
+    layer.in_features, layer.out_features = 256, 512
+    layer.register_buffer("qweight", torch.zeros(256 * 512 // 8, dtype=torch.int32))
+    for key, value in fields.items():
+        setattr(layer, key, value)
+    w = jc.workload(torch.nn.Sequential(layer), torch.empty(4, 256, dtype=torch.bfloat16))
+    row = only(w, "gemm")
+    assert (row["m"], row["n"], row["k"]) == (4, 512, 256)
+    assert w.tables["gemm"].words("dtype") == [format]
+
+
+# ------------------------------------------------------------------ operators
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "macs"),
+    [
+        (torch.nn.Conv2d(8, 16, 3, stride=2, padding=1), (2, 8, 16, 16), 2 * 8 * 8 * 16 * 8 * 9),
+        (torch.nn.Conv2d(8, 16, 3, groups=4, padding=1), (2, 8, 16, 16), 2 * 256 * 16 * 2 * 9),
+        (torch.nn.Conv2d(8, 8, 3, groups=8), (2, 8, 16, 16), 2 * 14 * 14 * 8 * 9),
+        (torch.nn.Conv2d(8, 16, (1, 7), padding=(0, 3)), (2, 8, 16, 16), 2 * 256 * 16 * 8 * 7),
+        (torch.nn.Conv2d(8, 16, 3, dilation=2), (2, 8, 16, 16), 2 * 144 * 16 * 8 * 9),
+        (torch.nn.ConvTranspose2d(8, 16, 2, stride=2), (2, 8, 16, 16), 2 * 256 * 8 * 16 * 4),
+        (torch.nn.Conv1d(8, 16, 5, stride=2, padding=2), (2, 8, 64), 2 * 32 * 16 * 8 * 5),
+        (torch.nn.Conv3d(8, 16, 3, padding=1), (2, 8, 4, 16, 16), 2 * 4 * 256 * 16 * 8 * 27),
+    ],
+)
+def test_convolutions_of_all_sorts_count_their_taps(layer, shape, macs):
+    x = torch.empty(shape)
+    w = jc.workload(layer, x)
+    assert w.flop("matmul") == 2 * macs
+    trained = jc.workload(layer, x.requires_grad_(), train=True)
+    assert trained.flop("matmul", phase="backward") == 4 * macs
+    assert "conv2d_data_gradient" in trained.tables
+    assert "conv2d_weight_gradient" in trained.tables
+
+
+def test_channels_last_is_told():
+    layer, x = torch.nn.Conv2d(8, 16, 3), torch.empty(2, 8, 16, 16)
+    last = jc.workload(layer.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last))
+    assert only(last, "conv2d")["channels_last"] == 1
+    assert only(jc.workload(layer, x), "conv2d")["channels_last"] == 0
+
+
+def test_a_recurrent_layer_multiplies_inputs_at_once_and_states_step_by_step():
+    # LSTM, two layers: 4 gates; inputs of 20 steps x 3, then 20 products of 3 rows a layer
+    w = jc.workload(torch.nn.LSTM(16, 32, num_layers=2), torch.empty(20, 3, 16))
+    assert w.flop("matmul") == 2 * 20 * 3 * 4 * 32 * ((16 + 32) + (32 + 32))
+    trained = jc.workload(torch.nn.GRU(16, 32), torch.empty(20, 3, 16), train=True, loss=lambda out: out[0].sum())
+    assert trained.flop("matmul", phase="backward") == 2 * trained.flop("matmul", phase="forward") > 0
+
+
+def test_encoder_layers_count_the_same_with_and_without_their_fast_path():
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    x = torch.empty(2, 16, 64)
+    expected = 2 * 2 * 16 * (4 * 64**2 + 2 * 64 * 128 + 2 * 16 * 64)
+    for device in ("meta", "cpu"):
+        w = jc.workload(torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), x, device=device)
+        assert w.flop("matmul") == 2 * expected
+        assert w.tables["encoder_attention"]["count"].sum() == 2
+
+
+def test_embedding_bags_and_gathers_read_rows():
+    bag = torch.nn.EmbeddingBag(1000, 32, mode="sum")
+    w = jc.workload(bag, torch.zeros(8, 5, dtype=torch.int64))
+    row = only(w, "gather")
+    assert (row["rows"], row["dim"], row["table_rows"]) == (40, 32, 1000)
+
+
+def test_a_sliding_window_in_the_mask_is_found():
+    length, window = 64, 16
+
+    def run(_, q, mask):
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    place = torch.arange(length)
+    far = place[:, None] - place[None, :]
+    mask = (far >= 0) & (far < window)
+    w = jc.workload(Calls(run), torch.empty(2, 4, length, 32), mask)
+    row = only(w, "context_attention")
+    assert (row["window_size"], row["past_len"]) == (window, 0)
+
+
+def test_grouped_heads_copied_out_for_eager_attention_are_counted_as_they_were():
+    def run(_, q, k):
+        wide = k[:, :, None].expand(2, 2, 4, 32, 16).reshape(2, 8, 32, 16)
+        return (q @ wide.transpose(-1, -2) * 0.25).softmax(-1) @ wide
+
+    w = jc.workload(Calls(run), torch.empty(2, 8, 32, 16), torch.empty(2, 2, 32, 16))
+    assert only(w, "encoder_attention")["num_heads"] == 8
+
+
+def test_attention_in_pieces_has_the_gradient_of_fused_attention():
+    def run(_, q, k, v):
+        return (q @ k.transpose(-1, -2) * 0.25).softmax(-1) @ v
+
+    given = [torch.empty(2, 8, 32, 16, requires_grad=True) for _ in range(3)]
+    w = jc.workload(Calls(run), *given, train=True)
+    assert "attention_backward" in w.tables
+    assert "batched_gemm" not in w.tables
+
+
+def test_phases_of_a_generation_are_prefill_and_decode():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                                      num_key_value_heads=2, vocab_size=100)  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.ones(1, 8, dtype=torch.int64, device="meta")
+    named = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    held = transformers.DynamicCache(config=config)
+    with jc.capture() as recording, torch.no_grad():
+        model(ids, use_cache=True, **{named: held})
+        for _ in range(3):
+            model(ids[:, :1], use_cache=True, **{named: held})
+    w = recording.workload
+    assert [one.phase for one in w.passes if one.tokens] == ["prefill", "decode"]
+    assert sorted(w.tables["generation_attention"]["past_len"].tolist()) == [8, 9, 10]
+
+
+# ------------------------------------------------------------------ compilers
+
+
+def test_a_compiler_leaves_fewer_kernels_and_no_less_arithmetic():
+    def run(self, x):
+        y = torch.relu(self.first(x) * 2 + 1)
+        return F.layer_norm(x + self.second(y), (64,))
+
+    program = Calls(run, first=torch.nn.Linear(64, 256), second=torch.nn.Linear(256, 64))
+    w = jc.workload(program, torch.empty(4096, 64))
+    eager, compiled = (jc.predict(w, "a100", launch_mode=mode) for mode in ("eager", "compiled"))
+    assert eager.launches == 7  # two products, scale, shift, relu, sum, norm
+    assert compiled.launches == 4  # two products, the chain, the sum with the norm
+    assert compiled.time_s < eager.time_s
+    assert w.compiled.flop("matmul") == w.flop("matmul")
+
+
+# ------------------------------------------------------------------ what is left out
+
+
+def test_what_cannot_be_priced_warns_and_widens():
+    library = torch.library.Library("joulecast_left_out", "DEF")
+    library.define("odd(Tensor x) -> Tensor")
+    library.impl("odd", lambda x: x * 2, "CompositeExplicitAutograd")
+    program = Calls(lambda self, x: self.layer(torch.ops.joulecast_left_out.odd(x)), layer=torch.nn.Linear(512, 512))
+    whole = jc.predict(jc.workload(torch.nn.Linear(512, 512), torch.empty(512, 512)), "a100")
+    partly = jc.workload(program, torch.empty(512, 512))
+    told = jc.predict(partly, "a100")
+    assert any("odd" in one for one in told.warnings)
+    assert told.interval("time_s")[1] > whole.interval("time_s")[1]
+    with pytest.raises(jc.InputError, match="can't be priced: odd"):
+        jc.predict(partly, "a100", strict=True)
+
+
+# ------------------------------------------------------------------ saved programs and factories
+
+
+class Saved(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        heads = x.view(2, 4, 2, 16).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "program.pt2"
+    torch.export.save(torch.export.export(Saved(), (torch.randn(2, 4, 32),)), path)
+    return path
+
+
+def test_a_saved_program_counts_as_its_module_does(saved):
+    read, recorded = jc.workload(saved), jc.workload(Saved(), torch.empty(2, 4, 32))
+    assert read.flop("all") == recorded.flop("all")
+    assert read.operations == recorded.operations
+    assert read.parameters == recorded.parameters == 3 * (32 * 32 + 32)
+    assert set(read.layers) == set(recorded.layers)
+
+
+def test_a_damaged_program_is_one_line(saved, tmp_path):
+    cut = tmp_path / "cut.pt2"
+    cut.write_bytes(saved.read_bytes()[:500])
+    with pytest.raises(jc.InputError):
+        jc.workload(cut)
+    odd = tmp_path / "odd.pt2"
+    with zipfile.ZipFile(odd, "w") as archive:
+        archive.writestr("odd/models/model.json", '{"graph_module": 3}')
+    with pytest.raises(jc.InputError, match=r"odd\.pt2 is no program that torch.export saved"):
+        jc.workload(odd)
+
+
+def test_a_factory_of_the_users_is_priced_from_the_command_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_program_of_a_test.py").write_text(
+        "import torch\n\n\ndef make():\n    return torch.nn.Linear(64, 64), torch.empty(8, 64)\n\n\n"
+        "def broken():\n    raise ValueError('nothing here')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    place = "own_program_of_a_test"
+    assert main(["predict", "--module", f"{place}:make", "--gpu", "h100", "--json"]) == 0
+    assert '"workload": "make"' in capsys.readouterr().out
+    assert main(["predict", "--module", f"{place}:broken", "--gpu", "h100"]) == 2
+    assert capsys.readouterr().err.strip().endswith(f"{place}:broken failed: ValueError: nothing here")
+    assert main(["predict", "--module", "no such thing", "--gpu", "h100"]) == 2
+    assert "package.module:factory" in capsys.readouterr().err
