@@ -21,7 +21,7 @@ STALLED_SHARE = 0.3
 #: Share of the energy of a multiply-add that is saved where one operand is zero: what the multiplier switches.
 #: (All-zero operands draw far less than random ones; T. Gregersen et al., Input-Dependent Power Usage in GPUs, 2024.
 #: The value fits whole passes of a ReLU model, OPT-1.3B, beside those of other models.)
-ZERO_SAVING = 0.7
+ZERO_SAVING = 0.6
 
 #: Energy of arithmetic and data movement over that with random operands, by what the operands hold: wires and
 #: multipliers whose inputs stay the same charge nothing. Memory that nobody wrote is zeros in part.
