@@ -27,6 +27,7 @@ HANDLERS: dict[str, Handler] = _table(
     ("addmv", rules.vector(1)),
     ("bmm", rules.bmm(0)),
     ("baddbmm", rules.bmm(1)),
+    ("_euclidean_dist _cdist_forward", rules.distances),
     ("linear", rules.linear),
     ("_grouped_mm _scaled_grouped_mm", rules.grouped_mm),
     ("convolution _convolution cudnn_convolution mkldnn_convolution convolution_overrideable", convolutions.forward),
@@ -99,7 +100,7 @@ HANDLERS: dict[str, Handler] = _table(
     ("threshold_backward hardtanh_backward leaky_relu_backward"
      " mse_loss_backward smooth_l1_loss_backward huber_loss_backward", rules.pointwise("mul", 2)),
     ("binary_cross_entropy binary_cross_entropy_with_logits smooth_l1_loss huber_loss huber_loss_backward"
-     " _cdist_forward cdist cross dist renorm angle isnan", rules.pointwise("other", 8)),
+     " cdist cross dist renorm angle isnan", rules.pointwise("other", 8)),
     ("max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d"
      " adaptive_max_pool2d avg_pool1d max_pool1d adaptive_avg_pool1d mkldnn_max_pool2d max_pool2d", rules.pool),
     ("max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward avg_pool3d_backward"

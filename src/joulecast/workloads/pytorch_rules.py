@@ -103,6 +103,13 @@ def grouped_mm(call: Call) -> list[Row]:
     return spread(a.shape[0], b.shape[0], lambda m: (m, b.shape[2], a.shape[1]), dtype)
 
 
+def distances(call: Call) -> list[Row]:
+    """Distances between the rows of two tensors: a product of them."""
+    a, b = call.args[0], call.args[1]
+    batch = max(math.prod(a.shape[:-2]), 1)
+    return gemm(a.shape[-2], b.shape[-2], a.shape[-1], matmul_fmt(a), batch)
+
+
 def spread(total: int, groups: int, shape: Callable[[int], tuple[int, int, int]], dtype: str) -> list[Row]:
     """Multiplies of `total` rows over `groups`, as evenly as whole rows go."""
     low, more = divmod(total, max(groups, 1))

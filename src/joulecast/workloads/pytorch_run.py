@@ -21,7 +21,7 @@ from joulecast.workloads.pytorch_masks import is_mask
 from joulecast.workloads.pytorch_recorder import Event
 from joulecast.workloads.pytorch_session import Session
 from joulecast.workloads.pytorch_shapes import FORMATS, tensors_in
-from joulecast.workloads.pytorch_values import has_no_data
+from joulecast.workloads.pytorch_values import Values, has_no_data
 from joulecast.workloads.table import Workload
 
 #: Numbers of an input whose values are kept: sizes and scales rather than data. [elements]
@@ -30,10 +30,10 @@ _SMALL = 16
 _TORCH_FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def new_session(options: Mapping[str, Any]) -> Session:
-    """A recording as the options ask for."""
+def new_session(options: Mapping[str, Any], values: Values | None = None) -> Session:
+    """A recording as the options ask for; `values` are known of tensors without data that were made before."""
     autocast = options.get("autocast")
-    return Session(_TORCH_FORMATS[autocast] if autocast else None, repeat=options.get("repeat", True))
+    return Session(_TORCH_FORMATS[autocast] if autocast else None, repeat=options.get("repeat", True), values=values)
 
 
 def run_module(

@@ -17,7 +17,7 @@ from joulecast.workloads.pytorch_macros import Macros
 from joulecast.workloads.pytorch_modules import module_rows
 from joulecast.workloads.pytorch_recorder import Event, Recorder
 from joulecast.workloads.pytorch_shapes import tensors_in
-from joulecast.workloads.pytorch_values import has_no_data
+from joulecast.workloads.pytorch_values import Constants, Values, has_no_data
 
 #: How often a repeated layer is run before the next ones like it are taken from the last: the second shows how one
 #: follows another.
@@ -51,10 +51,16 @@ class Session:
         Format that matrix multiplies and convolutions of fp32 tensors are cast to.
     repeat : bool
         Whether layers like earlier ones are counted and not run, where nothing but shapes flows through them.
+    values : Values, optional
+        What is known of tensors without data that were made before.
     """
 
-    def __init__(self, autocast: torch.dtype | None = None, *, repeat: bool = True) -> None:
+    def __init__(
+        self, autocast: torch.dtype | None = None, *, repeat: bool = True, values: Values | None = None
+    ) -> None:
         self.recorder = Recorder()
+        if values is not None:
+            self.recorder.values.take(values)
         self.repeat = repeat
         self.roots: list[Any] = []
         self._names: dict[int, str] = {}
@@ -94,6 +100,7 @@ class Session:
             setattr(holder, name, lambda: [*supported(), "meta", "cpu"])
         self._stack.enter_context(self.recorder)
         self._stack.enter_context(self._macros)
+        self._stack.enter_context(Constants(self.recorder.values))
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()

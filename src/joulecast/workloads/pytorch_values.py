@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
@@ -43,6 +44,10 @@ class Values:
     def __init__(self) -> None:
         self._storages: dict[int, Any] = {}
         self.assumed: set[str] = set()
+
+    def take(self, other: Values) -> None:
+        """Know what `other` knows."""
+        self._storages.update(other._storages)
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The value of `tensor`: its own data where it has some, what is known of it, or None."""
@@ -123,6 +128,25 @@ class Values:
             layout = torch.empty_strided(index.size(), index.stride(), dtype=torch.int64)
             self.keep(index, layout.copy_(even))
         self.assumed.add("choices that depend on weights are spread evenly")
+
+
+class Constants(TorchFunctionMode):  # type: ignore[misc]
+    """A function mode that keeps what tensors without data are made from: numbers in lists lose them on their way."""
+
+    def __init__(self, values: Values) -> None:
+        super().__init__()
+        self.values = values
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func not in (torch.tensor, torch.as_tensor) or not isinstance(out, torch.Tensor) or not has_no_data(out):
+            return out
+        if out.numel() <= LARGEST_VALUE and not any(isinstance(one, torch.Tensor) for one in args):
+            plain = {name: one for name, one in kwargs.items() if name != "device"}
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                self.values.keep(out, func(*args, **plain))
+        return out
 
 
 def has_no_data(tensor: Tensor) -> bool:

@@ -22,6 +22,9 @@ from joulecast.workloads.table import Workload
 _DROPPED = ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version", "_name_or_path",
             "compression_config", "_attn_implementation", "_attn_implementation_autoset")  # fmt: skip
 
+#: Attribute under which a model built here keeps what is known of its small buffers.
+VALUES = "_joulecast_values"
+
 #: Tables of transformers that name a class for a model type, in the order in which they are asked.
 _TABLES = (
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
@@ -173,13 +176,19 @@ def build_model(config: Any, dtype: Any) -> Any:
     """
     import torch
 
+    from joulecast.workloads.pytorch_recorder import Recorder
+    from joulecast.workloads.pytorch_values import Constants
+
     cls = model_class(config)
+    recorder = Recorder()
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), recorder, recorder.pause(), Constants(recorder.values):
             model = cls(config)
     except Exception as error:
         raise _refused(f"building {cls.__name__}", error) from error
-    return model.to(dtype).eval()
+    model = model.to(dtype).eval()
+    object.__setattr__(model, VALUES, recorder.values)
+    return model
 
 
 def _refused(what: str, error: Exception) -> InputError:

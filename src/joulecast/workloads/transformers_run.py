@@ -25,7 +25,7 @@ from joulecast.workloads.transformers_inputs import (
     with_placeholders,
 )
 from joulecast.workloads.transformers_layouts import attribute
-from joulecast.workloads.transformers_models import build_model
+from joulecast.workloads.transformers_models import VALUES, build_model
 from joulecast.workloads.workload_join import joined_workloads, renamed_passes
 
 _FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
@@ -64,7 +64,7 @@ def traced(config: Any, request: Request, name: str, model: Any = None) -> Workl
     for inputs, extra in tries:
         given = float_inputs({**inputs, **extra}, dtype)
         for _ in range(2):
-            session = new_session({})
+            session = new_session({}, getattr(model, VALUES, None))
             try:
                 out = _run(session, model, given)
             except Exception as error:
@@ -148,7 +148,7 @@ def _with_decoding(workload: Workload, model: Any, request: Request, cache: Any,
     """The prefill's workload with decoding steps, a few cache lengths standing for all; see `decode_steps`."""
     steps = []
     for past, repeats in decode_steps(prompt, request.generate_tokens):
-        session = new_session({})
+        session = new_session({}, getattr(model, VALUES, None))
         _filled(cache, past)
         ids = meta_inputs(torch.ones((request.batch, 1), dtype=torch.int64), session)
         name = "past_key_values" if "past_key_values" in forward_names(model) else "cache"
