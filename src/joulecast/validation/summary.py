@@ -231,16 +231,8 @@ def pass_tables(scored: Sequence[ScoredPass]) -> dict[str, Any]:
             }
             for name, model in models
         ],
-        "host_bound": [
-            {"dataset": name, **pass_figures(few)}
-            for name in datasets
-            if (few := [one for one in scored if one.dataset == name and one.host_bound])
-        ],
-        "host_bound_steady": [
-            {"dataset": name, **pass_figures(few)}
-            for name in datasets
-            if (few := [one for one in scored if one.dataset == name and one.host_bound and not one.slow_host])
-        ],
+        "host_bound": _by_dataset([one for one in scored if one.host_bound]),
+        "host_bound_steady": _by_dataset([one for one in scored if one.host_bound and not one.slow_host]),
         "throttled": _throttled(scored),
         "worst": [
             {
@@ -252,6 +244,13 @@ def pass_tables(scored: Sequence[ScoredPass]) -> dict[str, Any]:
             for one in worst(scored)
         ],
     }
+
+
+def _by_dataset(scored: Sequence[ScoredPass]) -> list[dict[str, Any]]:
+    """`pass_figures` of each data set, then of all where there are several."""
+    names = list(dict.fromkeys(one.dataset for one in scored))
+    rows = [{"dataset": name, **pass_figures([one for one in scored if one.dataset == name])} for name in names]
+    return [*rows, {"dataset": "all sets", **pass_figures(scored)}] if len(names) > 1 else rows
 
 
 def pass_figures(scored: Sequence[ScoredPass]) -> dict[str, Any]:
