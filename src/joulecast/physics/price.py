@@ -160,7 +160,25 @@ def price(
     -------
     Priced
     """
-    work = family_of(table.kind).work(table, gpu, conditions)
+    return price_work(
+        family_of(table.kind).work(table, gpu, conditions), gpu, conditions, power=power, time=time, exclude=exclude,
+        corrections=corrections, power_corrections=power_corrections, pass_scales=pass_scales,
+    )  # fmt: skip
+
+
+def price_work(
+    work: KernelWork,
+    gpu: Gpu,
+    conditions: Conditions,
+    *,
+    power: PowerCoefficients | None = None,
+    time: dict[str, TimeCoefficients] | None = None,
+    exclude: tuple[str, ...] = (),
+    corrections: Mapping[str, CorrectionModel] | None = None,
+    power_corrections: Mapping[str, CorrectionModel] | None = None,
+    pass_scales: bool = True,
+) -> Priced:
+    """As `price`, of work that is known already: that of a compiled kernel, say."""
     own = time or {}
     engines = _engines(work, gpu, conditions, own, exclude)
     per_group = [
