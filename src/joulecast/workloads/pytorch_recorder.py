@@ -82,6 +82,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.stack: list[str] = []
         self.weights: dict[int, float] = {}
         self.parameters: dict[int, int] = {}
+        self.stars: dict[str, str] = {}
         self.suspended = 0
         self.in_optimizer = False
         self.phase_of_call = "forward"
@@ -98,10 +99,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Path of the innermost module that is being called."""
         return self.stack[-1] if self.stack else ""
 
-    @staticmethod
-    def starred(path: str) -> str:
+    def starred(self, path: str) -> str:
         """`path` with the numbers of layers as stars."""
-        return _NUMBER.sub("*", path)
+        found = self.stars.get(path)
+        if found is None:
+            found = self.stars[path] = _NUMBER.sub("*", path)
+        return found
 
     def place(self) -> tuple[str, str]:
         """Path and phase of what runs now; in the backward pass those of the forward operator it belongs to."""

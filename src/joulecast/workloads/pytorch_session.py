@@ -136,6 +136,7 @@ class Session:
             self.roots.append(module)
             for path, one in module.named_modules(remove_duplicate=False):
                 self._names.setdefault(id(one), path)
+            self.recorder.stars.update(_stars(module))
             self._count_weights(module)
             name = ""
         if name is None:  # made on the way, or kept outside of its parent
@@ -270,6 +271,17 @@ def _signature(module: Any) -> Any:
         )
         out.append((name, type(one), tensors, plain, others))
     return hash(tuple(out))
+
+
+def _stars(root: Any) -> dict[str, str]:
+    """Paths of all modules with stars for the numbers of layers; steps of a sequence keep theirs."""
+    stars = {"": ""}
+    for path, one in root.named_modules(remove_duplicate=False):
+        for name, child in one.named_children():
+            step = isinstance(one, torch.nn.Sequential) and next(child.children(), None) is None
+            word = "*" if name.isdigit() and not step else name
+            stars[f"{path}.{name}".lstrip(".")] = f"{stars[path]}.{word}".lstrip(".")
+    return stars
 
 
 def _tokens(args: Any, kwargs: Mapping[str, Any]) -> float:
