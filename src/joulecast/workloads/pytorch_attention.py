@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from joulecast.workloads.events import Event
 from joulecast.workloads.pytorch_costs import Row
 from joulecast.workloads.pytorch_masks import Seen, seen_through
-from joulecast.workloads.pytorch_recorder import Event
 from joulecast.workloads.pytorch_shapes import attention_gradient
 
 _SOFTMAX = frozenset({"_softmax", "_safe_softmax", "softmax"})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.workloads.pytorch_recorder import Event, Recorder
+from joulecast.workloads.events import Event, Recording
 from joulecast.workloads.table import Memory, Workload, WorkloadBuilder
 
 #: Phases in the order in which they are told.
@@ -29,7 +29,7 @@ def counts_of(events: Sequence[Event]) -> npt.NDArray[np.float64]:
 def workload_of(
     events: Sequence[Event],
     counts: Sequence[float] | npt.NDArray[np.float64],
-    recorder: Recorder,
+    recorder: Recording,
     *,
     name: str,
     info: Mapping[str, Any],
@@ -42,7 +42,7 @@ def workload_of(
     events : sequence of Event
     counts : ndarray
         How often each runs.
-    recorder : Recorder
+    recorder : Recording
         For weights and tokens.
     name : str
     info : mapping
@@ -83,7 +83,9 @@ def workload_of(
     )
 
 
-def peak_bytes(events: Sequence[Event], counts: Sequence[float] | npt.NDArray[np.float64], recorder: Recorder) -> float:
+def peak_bytes(
+    events: Sequence[Event], counts: Sequence[float] | npt.NDArray[np.float64], recorder: Recording
+) -> float:
     """Most bytes of results that are alive at once, each from its making to its last reading. [B]
 
     Results of repeated layers that are read in a backward pass are alive as often as the layer is repeated.

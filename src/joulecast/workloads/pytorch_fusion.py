@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.bounds.dtypes import CODES, DTYPES
+from joulecast.workloads.events import Event
 from joulecast.workloads.pytorch_costs import Row
-from joulecast.workloads.pytorch_recorder import Event
 
 _REDUCED = frozenset({"softmax", "layer_norm", "rms_norm", "group_norm", "sum", "mean", "max"})
 

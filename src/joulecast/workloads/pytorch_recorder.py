@@ -15,7 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from joulecast.workloads.pytorch_costs import Row, registered_cost, rows_of
+from joulecast.workloads.events import Event, Row
+from joulecast.workloads.pytorch_costs import registered_cost, rows_of
 from joulecast.workloads.pytorch_masks import is_mask
 from joulecast.workloads.pytorch_ops import FREE, bytes_moved, is_view, rows_for
 from joulecast.workloads.pytorch_rules import Call
@@ -27,39 +28,6 @@ _BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "
 
 #: A number between dots: the place of a layer among its like.
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-
-
-class Event:
-    """One operator that ran: what it is in our kinds, where it belongs, and which tensors it read and wrote.
-
-    Attributes
-    ----------
-    op : str
-        Operator, without library and overload.
-    rows : list of (kind, columns)
-    path, phase : str
-        Path of the module, numbers of repeated layers as stars; ``forward``, ``backward``, ``optimizer``,
-        ``prefill`` or ``decode``.
-    reads, writes : tuple of (value, elements, bytes)
-        Tensors by the number of their value: memory gets a new number each time that it is written.
-    mask : Tensor or None
-        What a small tensor of two or more dimensions that it read holds, where that is known.
-    unpriced_bytes : float
-        What it moves, where no kind describes it. [B]
-    repeat : (int, int) or None
-        Events that are run again in place of this one: a layer like an earlier one.
-    """
-
-    __slots__ = ("mask", "op", "path", "phase", "reads", "repeat", "rows", "shape", "unpriced_bytes", "writes")
-
-    def __init__(self, op: str, rows: list[Row], path: str, phase: str) -> None:
-        self.op, self.rows, self.path, self.phase = op, rows, path, phase
-        self.reads: tuple[tuple[int, int, int], ...] = ()
-        self.writes: tuple[tuple[int, int, int], ...] = ()
-        self.shape: tuple[int, ...] = ()
-        self.mask: Tensor | None = None
-        self.unpriced_bytes = 0.0
-        self.repeat: tuple[int, int] | None = None
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]

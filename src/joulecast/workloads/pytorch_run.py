@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from joulecast.errors import InputError
+from joulecast.workloads.events import Event
 from joulecast.workloads.pytorch import refused
 from joulecast.workloads.pytorch_attention import fuse_attention
 from joulecast.workloads.pytorch_build import counts_of, workload_of
 from joulecast.workloads.pytorch_fusion import fused_events
 from joulecast.workloads.pytorch_masks import is_mask
-from joulecast.workloads.pytorch_recorder import Event
 from joulecast.workloads.pytorch_session import Session
 from joulecast.workloads.pytorch_shapes import FORMATS, tensors_in
 from joulecast.workloads.pytorch_values import Values, has_no_data

@@ -13,9 +13,10 @@ import torch
 from torch.utils import _foreach_utils as foreach
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from joulecast.workloads.events import Event
 from joulecast.workloads.pytorch_macros import Macros
 from joulecast.workloads.pytorch_modules import module_rows
-from joulecast.workloads.pytorch_recorder import Event, Recorder
+from joulecast.workloads.pytorch_recorder import Recorder
 from joulecast.workloads.pytorch_shapes import tensors_in
 from joulecast.workloads.pytorch_values import Constants, Values, has_no_data
 
