@@ -60,7 +60,7 @@ _LIKE_KERNELS = (
 
 HOSTS_TEXT = (
     "*Bound by the host*: starting the kernels is predicted to take 85 % of the time of the pass or more. *A host that "
-    "was not slow*: without runs that other measured runs contradict; a pass of the same model over as many tokens ran "
+    "was not slow*: without runs that other measured runs contradict; a pass of the same model that asks for more ran "
     "so much faster that no clock explains it. No prediction has a say in that."
 )
 
