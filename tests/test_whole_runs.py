@@ -79,7 +79,7 @@ def test_a_host_that_waits_in_every_layer_takes_turns_with_the_gpu():
         time_s=np.ones(2), kernel_s=np.full((2, 1), 3.0), launches=np.full(2, 2e6), takes_turns=np.array([False, True])
     )
     together, turns = predicted_time_s(table, np.zeros(1), 1.0, 0.0)[0]
-    assert turns == pytest.approx(3.0 + 2.0)
+    assert turns == pytest.approx(3.0 + 0.75 * 2.0)
     assert 3.0 < together < 3.1
 
 
