@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.recipe import Recipe
-from joulecast.lowering.training import training_step
+from joulecast.lowering.training import Step, training_step
 from joulecast.scenarios.footprint import Site, account
 from joulecast.scenarios.pricing import host_of
 from joulecast.scenarios.training.layout import Layout, micro_batches
@@ -113,9 +114,7 @@ def train(
     count = recipe.accumulate if global_batch is None else micro_batches(global_batch, micro, layout)
     recipe = replace(recipe, accumulate=count)
     _check_layout(forward, layout, count)
-    step = training_step(
-        _divided_along_sequence(_laid_out(forward, recipe), layout), recipe, unfused=attention == "eager"
-    )
+    step = _one_micro_batch(forward, recipe, layout, attention == "eager")
     memory = training_memory(step, recipe, layout, count, described)
     if not ignore_memory:
         refuse_what_does_not_fit(forward.name, memory, recipe, layout, micro, described)
@@ -138,8 +137,8 @@ def train(
     tokens_each = forward.passes[0].tokens / micro
     length = _steps(steps, samples, tokens, epochs, whole, tokens_each)
     energy_j = figures.energy_j * layout.gpus
-    flop = sum(step.workload.flop("matmul", phase=phase) for phase in ("forward", "backward")) * layout.dp * layout.cp
-    again = step.workload.flop("matmul", phase="recompute") * layout.dp * layout.cp if _again(step.workload) else 0.0
+    runs_of_all = count * layout.dp * layout.cp
+    flop, again = (one * runs_of_all for one in _matmul_flop(step.workload))
     peak = _peak_flop_s(described, recipe.formats.model) * layout.gpus * figures.time_s
     footprint = None
     if site is not None:
@@ -190,8 +189,27 @@ def train(
     )
 
 
-def _again(workload: Workload) -> bool:
-    return any(one.phase == "recompute" for one in workload.passes)
+#: Steps of one micro-batch that were put together last: layouts of one question differ far more often than its model.
+_KEPT: deque[tuple[Workload, tuple[Any, ...], Step]] = deque(maxlen=16)
+
+
+def _one_micro_batch(forward: Workload, recipe: Recipe, layout: Layout, unfused: bool) -> Step:
+    """The step of one micro-batch, from memory where the same was asked before."""
+    key = (replace(recipe, accumulate=1), layout.cp, layout.sequence_parallel, unfused)
+    for asked, how, step in tuple(_KEPT):
+        if asked is forward and how == key:
+            return step
+    divided = _divided_along_sequence(_laid_out(forward, recipe), layout)
+    step = training_step(divided, key[0], unfused=unfused)
+    _KEPT.append((forward, key, step))
+    return step
+
+
+def _matmul_flop(workload: Workload) -> tuple[float, float]:
+    """Arithmetic of forward and backward pass, and of what is computed again, for one micro-batch. [FLOP]"""
+    once = sum(workload.flop("matmul", phase=phase) for phase in ("forward", "backward"))
+    computed_again = any(one.phase == "recompute" for one in workload.passes)
+    return once, workload.flop("matmul", phase="recompute") if computed_again else 0.0
 
 
 def _peak_flop_s(gpu: Gpu, format_: str) -> float:
