@@ -422,6 +422,7 @@ def test_an_unmeasured_gpu_is_scored_with_kernels_that_only_it_has_apart() -> No
             "protocol": "gpus", "title": "gemm", "gpu": "A100-SXM-80GB", "kind": "gemm", "engine": "trtllm",
             "version": ["1", "1", "2", "2"], "group": ["bf16", "bf16", "bf16", "w4a16"],
             "timing": "burst", "launch": "graph", "elsewhere": [True, True, True, False],
+            "on_sibling": [True, True, False, False],
             "measured_s": [1.0, 1.0, 1.0, 1.0], "predicted_s": [1.2, 1.2, 0.5, 9.0],
         }
     )  # fmt: skip
@@ -429,6 +430,7 @@ def test_an_unmeasured_gpu_is_scored_with_kernels_that_only_it_has_apart() -> No
     assert found["share"] == 0.75
     assert found["time"]["mean"] == pytest.approx((0.2 + 0.2 + 0.5) / 3)
     assert found["offset"]["mean"] == pytest.approx(0.0)  # each version is off by one factor
+    assert found["sibling"]["mean"] == pytest.approx(0.2)
 
 
 def test_kernels_of_one_gpu_alone_are_told_from_those_that_others_have() -> None:

@@ -49,13 +49,14 @@ WAYS = {"burst": "clock held", "sustained": "under load"}
 
 _TRANSFER_HEAD = (
     "kernels", "GPU", "time", "bias", "in 90 % interval", "measured elsewhere", "their time", "one factor apart",
-    "power, A and B",
+    "a sibling's", "power, A and B",
 )  # fmt: skip
 
 _LIKE_KERNELS = (
     "*Measured elsewhere*: share of the rows whose kernels (engine, format and variant) were measured on another GPU; "
-    "then the error of those alone, and with one factor for each kernel and version of its framework put right. The "
-    "other rows are of kernels that no other GPU was measured with: the nearest stand in for them."
+    "then the error of those alone, and with one factor for each kernel and version of its framework put right; "
+    "*a sibling's*: the error of the kernels that a GPU of the same chip was measured with. The other rows are of kernels "
+    "that no other GPU was measured with: the nearest stand in for them."
 )
 
 HOSTS_TEXT = (
@@ -238,10 +239,11 @@ def _transfer(document: Row, plots: Mapping[str, str]) -> list[str]:
                     whole_percent(kernels.get("share")),
                     percent(_of(kernels, "time", "mean")),
                     percent(_of(kernels, "offset", "mean")),
+                    percent(_of(kernels, "sibling", "mean")),
                     percent(_of(row, "power_ab", "mean")),
                 )
             )
-        parts += [markdown(_TRANSFER_HEAD, rows, "llrrrrrrr"), _LIKE_KERNELS]
+        parts += [markdown(_TRANSFER_HEAD, rows, "llrrrrrrrr"), _LIKE_KERNELS]
     return parts
 
 

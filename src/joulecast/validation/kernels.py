@@ -16,7 +16,7 @@ import numpy as np
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients.likeness import GENERATIONS, distance
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients
-from joulecast.coefficients.transfer import SIBLING, relatives
+from joulecast.coefficients.transfer import SIBLING, measured_on_chip, relatives
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.registry import families
 from joulecast.physics.price import half_widths, price, under_limit
@@ -72,8 +72,8 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
     polars.DataFrame
         ``measured_s``, ``predicted_s``, ``half_s`` (half width of the 90 % interval, natural logarithms), the same
         for watts, ``quality`` of the power reading, ``capped``, ``provenance``, ``size`` (a class), ``group`` (formats,
-        mostly), ``elsewhere`` (whether the same kernels were measured on a GPU that the prediction may know of), and
-        what describes the batch.
+        mostly), ``elsewhere`` and ``on_sibling`` (whether the same kernels were measured on a GPU that the prediction
+        may know of, and on one of the same chip), and what describes the batch.
     """
     import polars as pl
 
@@ -89,6 +89,8 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
     half_s, half_w, _ = half_widths(priced, settled)
     start = f"{priced.work.family}/{rows.conditions.engine}"
     elsewhere = np.array([measured_elsewhere(gpu, f"{start}/{one}", knowledge.exclude) for one in priced.work.groups])
+    of_chip = measured_on_chip(gpu, exclude=knowledge.exclude)
+    on_sibling = np.array([f"{start}/{one}" in of_chip for one in priced.work.groups])
     frame = pl.DataFrame(
         {
             "measured_s": rows.time_s,
@@ -102,6 +104,7 @@ def scored(batch: Batch, protocol: str, knowledge: Knowledge = SHIPPED) -> pl.Da
             "provenance": np.array(PROVENANCES)[priced.provenance],
             "group": np.array(priced.work.groups)[priced.work.group],
             "elsewhere": elsewhere[priced.work.group],
+            "on_sibling": on_sibling[priced.work.group],
             "size": size_class(rows.time_s).astype(np.int8),
         }
     ).with_columns(

@@ -93,12 +93,13 @@ def transferred(rows: pl.DataFrame) -> list[dict[str, Any]]:
     list of dict
         One for each protocol, title and GPU: ``share`` of the rows whose engine and format were measured elsewhere,
         and metrics of their time as predicted (``time``) and with one factor for each kernel, format and version put
-        right (``offset``): versions of a framework are different kernels, whose offsets no other GPU tells.
+        right (``offset``): versions of a framework are different kernels, whose offsets no other GPU tells; and of the
+        rows whose kernels a GPU of the same chip was measured with (``sibling``), where there are any.
     """
     import polars as pl
 
     kernel = ["protocol", "gpu", "kind", "group", "engine", "version", "timing", "launch"]
-    out = []
+    out: list[dict[str, Any]] = []
     left_out = rows.filter(pl.col("protocol").is_in(["gpus", "older"]))
     ratio = pl.col("predicted_s") / pl.col("measured_s")
     right = left_out.with_columns(right_s=pl.col("predicted_s") / ratio.median().over(kernel))
@@ -113,6 +114,9 @@ def transferred(rows: pl.DataFrame) -> list[dict[str, Any]]:
                 "offset": metrics(known["right_s"].to_numpy(), measured).as_dict(),
             }
         )
+        near = part.filter(pl.col("on_sibling"))
+        if near.height:
+            out[-1]["sibling"] = metrics(near["predicted_s"].to_numpy(), near["measured_s"].to_numpy()).as_dict()
     return sorted(out, key=lambda row: [str(row[name]) for name in ("protocol", "title", "gpu")])
 
 
