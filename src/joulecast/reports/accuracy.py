@@ -55,8 +55,8 @@ _TRANSFER_HEAD = (
 _LIKE_KERNELS = (
     "*Measured elsewhere*: share of the rows whose kernels (engine, format and variant) were measured on another GPU; "
     "then the error of those alone, and with one factor for each kernel and version of its framework put right; "
-    "*a sibling's*: the error of the kernels that a GPU of the same chip was measured with. The other rows are of kernels "
-    "that no other GPU was measured with: the nearest stand in for them."
+    "*a sibling's*: the error of the kernels that a GPU of the same chip was measured with. The other rows are of "
+    "kernels that no other GPU was measured with: the nearest stand in for them."
 )
 
 HOSTS_TEXT = (
