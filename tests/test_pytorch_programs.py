@@ -287,3 +287,29 @@ def test_a_factory_of_the_users_is_priced_from_the_command_line(tmp_path, monkey
     assert capsys.readouterr().err.strip().endswith(f"{place}:broken failed: ValueError: nothing here")
     assert main(["predict", "--module", "no such thing", "--gpu", "h100"]) == 2
     assert "package.module:factory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_generation_takes_its_true_steps_without_data_too(device):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                                      num_key_value_heads=2, vocab_size=100)  # fmt: skip
+    with torch.device(device):
+        model = transformers.LlamaForCausalLM(config).eval()
+        ids = torch.ones(1, 8, dtype=torch.int64)
+    with jc.capture() as recording, torch.no_grad():
+        out = model.generate(ids, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+    assert out.shape == (1, 13)
+    w = recording.workload
+    assert {one.phase: one.tokens for one in w.passes if one.tokens} == {"prefill": 8, "decode": 4}
+    # a token: 2 layers of 64 x (64 + 2 x 32 + 64) and three products of 64 x 128, a head of 64 x 100 on the last
+    layer = 64 * (64 + 2 * 32 + 64) + 3 * 64 * 128
+    pairs = (8 * 9 // 2, 9 + 10 + 11 + 12)
+    for phase, tokens, seen, heads in (("prefill", 8, pairs[0], 1), ("decode", 4, pairs[1], 4)):
+        macs = 2 * (tokens * layer + 2 * seen * 64) + heads * 64 * 100
+        assert (
+            w.flop("gemm", phase=phase)
+            + w.flop("context_attention", phase=phase)
+            + w.flop("generation_attention", phase=phase)
+            == 2 * macs
+        )

@@ -87,7 +87,14 @@ def _forward(flow: Flow, place: int) -> int:
     )
     first.rows = [_fused(batch, count, kv_heads, one, two["n"], seen)]
     first.op = "fused_attention"
-    for index in (*before[:-1], place, *after, *copies[1]):
+    largest = [
+        reader
+        for index in before
+        for value, _, _ in events[index].writes
+        for reader in flow.readers.get(value, [])
+        if events[reader].op in ("amax", "max")
+    ]
+    for index in (*before[:-1], place, *after, *copies[1], *largest):
         events[index].rows = []
     return 1
 

@@ -21,7 +21,7 @@ from joulecast.workloads.pytorch_masks import is_mask
 from joulecast.workloads.pytorch_ops import FREE, bytes_moved, is_view, rows_for
 from joulecast.workloads.pytorch_rules import Call
 from joulecast.workloads.pytorch_shapes import stored_elements, tensors_in
-from joulecast.workloads.pytorch_values import SIZED_BY_VALUES, Values, empty_like_layout, has_no_data
+from joulecast.workloads.pytorch_values import LARGEST_VALUE, SIZED_BY_VALUES, Values, empty_like_layout, has_no_data
 
 #: Operators whose second argument is a list of indices, or masks.
 _BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"})
@@ -156,6 +156,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 (args, kwargs),
             )
             given = tensors_in(args) + tensors_in(kwargs)
+        if bare is not None:
+            self._make_up(given)
         if bare is not None and short in _BY_INDEX:
             args = self._places_of_masks(args)
             given = tensors_in(args) + tensors_in(kwargs)
@@ -269,6 +271,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return x.new_empty((x.numel(),), dtype=torch.int64)
         index = x.new_empty((x.numel(),), dtype=torch.int64)
         return x.new_empty((x.numel(),)), index, index.new_empty((x.numel(),))
+
+    def _make_up(self, given: list[Tensor]) -> None:
+        """Indices and masks from outside that have no data: ones, so that what acts on them can go on."""
+        for one in given:
+            if one.dtype.is_floating_point or one.dtype.is_complex or one.untyped_storage()._cdata in self._numbers:
+                continue
+            if has_no_data(one) and not self.values.knows(one) and one.numel() <= LARGEST_VALUE:
+                self.values.make_up(one)
 
     def _places_of_masks(self, args: Any) -> Any:
         """Arguments of an indexing with masks made places, all of them where a mask is not known."""

@@ -82,6 +82,13 @@ class Values:
         else:
             self.forget(tensor)
 
+    def make_up(self, tensor: Tensor) -> None:
+        """Take whole numbers that came without data as ones, a mask as full."""
+        with _disable_current_modes():
+            size = tensor.untyped_storage().nbytes() // tensor.element_size()
+            self.keep(tensor, torch.ones(max(size, 1), dtype=tensor.dtype))
+        self.assumed.add("whole numbers without data are taken as 1, masks as full")
+
     def forget(self, tensor: Tensor) -> None:
         """The value of the memory of `tensor` is no longer known."""
         self._storages.pop(tensor.untyped_storage()._cdata, None)
