@@ -18,13 +18,14 @@ from joulecast.calibration.passes import PassTable, predicted_time_s, read_gener
 from joulecast.cli import main
 from joulecast.coefficients.schema import HostCoefficients
 from joulecast.coefficients.transfer import default_power, power_coefficients
+from joulecast.coefficients.voltage import voltage_ratio
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
 from joulecast.physics.host import host_cost_us, pass_cost_us
-from joulecast.physics.power import core_scale, voltage_ratio
+from joulecast.physics.power import core_scale
 from joulecast.physics.price import at_clock
 from joulecast.reports import whole_runs
 from joulecast.validation import engines, generations, pipelines

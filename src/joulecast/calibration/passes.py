@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from joulecast.calibration.mechanisms import ALL, Mechanisms
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients
+from joulecast.coefficients.voltage import voltage_ratio
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
 from joulecast.physics.host import MODULES, operations_started, plain_calls
-from joulecast.physics.power import switching, voltage_ratio
+from joulecast.physics.power import switching
 from joulecast.physics.timeline import pass_time_s
 from joulecast.physics.timing import duration_s
 from joulecast.workloads.energaizer import as_precision, read_trace
@@ -324,6 +325,9 @@ def predicted_time_s(table: PassTable, log_scale: Floats, launch_us: float, modu
     return np.where(table.takes_turns, gpu_s + _LAID_BARE * host_s, pass_time_s(gpu_s, host_s)), gpu_s
 
 
+#: Width of the prior of idle power, in natural logarithms: of a reading of the board, and of what its like draw.
+_IDLE_WIDTH = {True: 0.1, False: 0.3}
+
 #: What core-domain energies go with before a sweep of clocks tells: switching (2), and leakage that rises faster.
 _VOLTAGE_EXPONENT = 2.5
 
@@ -365,7 +369,8 @@ def fit_passes(table: PassTable, idle_w: tuple[float, float], scale_width: float
     active = table.busy @ np.exp(log_scale)
     names = [*ENERGIES, "idle_w", "clocked_w", "active_w", "voltage_exponent"]
     prior = np.log([*(p for p, _ in ENERGIES.values()), idle_w[0], max(idle_w[1], 1.0), 40.0, _VOLTAGE_EXPONENT])
-    width = np.array([*(w for _, w in ENERGIES.values()), 0.1, 0.3, 0.8, 0.2])
+    idle_width = _IDLE_WIDTH[bool(table.gpu.idle_points)]
+    width = np.array([*(w for _, w in ENERGIES.values()), idle_width, 0.3, 0.8, 0.2])
 
     def power_residuals(theta: Floats) -> Floats:
         power = predicted_power_w(table, dict(zip(names, np.exp(theta), strict=True)), active, table.time_s)
