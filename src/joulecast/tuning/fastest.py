@@ -34,8 +34,8 @@ class Settings:
         Offset of the second logarithm: the smaller, the more the model looks at the fast end.
     """
 
-    evaluations: int = 400
-    patience: int = 150
+    evaluations: int = 600
+    patience: int = 300
     first: int = 15
     batch: int = 5
     local: float = 0.3
@@ -96,7 +96,8 @@ class Search:
         apart = (self._array[left] != self._array[best_row]).sum(axis=1)
         chosen: list[int] = []
         taken = np.zeros(len(left), dtype=bool)
-        for _ in range(min(self.settings.batch, len(left))):
+        batch = max(self.settings.batch, len(self.rows) // 25)  # late fits change little
+        for _ in range(min(batch, len(left))):
             open_ = ~taken
             if self.rng.random() < self.settings.local and (open_ & (apart <= 2)).any():
                 open_ &= apart <= 2

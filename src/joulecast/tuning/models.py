@@ -182,17 +182,16 @@ def boosted(
         "max_depth": depth, "eta": 0.15, "subsample": 0.8, "colsample_bynode": 0.6, "nthread": 1, "verbosity": 0,
         "seed": seed, "min_child_weight": 1.0 if weights is None else 0.0,
     }  # fmt: skip
-    model = xgboost.train(settings, xgboost.DMatrix(features, targets, weight=weights), num_boost_round=rounds)
-    return _Boosted(model, xgboost)
+    matrix = xgboost.DMatrix(np.asarray(features, dtype=np.float32), targets, weight=weights)
+    return _Boosted(xgboost.train(settings, matrix, num_boost_round=rounds))
 
 
 @dataclass(frozen=True)
 class _Boosted:
     model: Any
-    library: Any
 
     def predict(self, features: Floats) -> Floats:
-        return np.asarray(self.model.predict(self.library.DMatrix(features)), dtype=np.float64)
+        return np.asarray(self.model.inplace_predict(np.asarray(features, dtype=np.float32)), dtype=np.float64)
 
 
 def _few_steps(objective: Any, start: Floats, bounds: Floats) -> tuple[Floats, float]:

@@ -1,0 +1,286 @@
+"""Energy of a window of launches on a device: by its counter where that works, else by integrating power."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from joulecast.bounds.plausibility import SAMPLED_LIMIT_TOLERANCE
+from joulecast.errors import InfeasibleError
+from joulecast.meters.device import Capabilities, Device, LostError, probe
+from joulecast.meters.judge import judged
+from joulecast.meters.reading import Load, MeterFacts, Reading
+
+#: A counter of unsigned 64-bit millijoules never wraps; older ones of 32 bits do. [J]
+WRAPS_AT_J = (2.0**32) * 1e-3
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """How a device is metered.
+
+    Attributes
+    ----------
+    window_s : float
+        Least length of a window. [s]
+    updates : int
+        A window holds at least so many updates of what is read.
+    preheat_s : float
+        Longest warming up. [s]
+    steady_k : float
+        The temperature is steady when it changes by less in ten seconds. [K]
+    poll_s : float
+        Between two readings of power, where it is integrated; no less than its updates are apart. [s]
+    wraps_at_j : float or None
+        Where the counter starts anew, if that is known: then a backward step is a wrap, else a reset. [J]
+    """
+
+    window_s: float = 1.5
+    updates: int = 20
+    preheat_s: float = 120.0
+    steady_k: float = 0.5
+    poll_s: float = 0.02
+    wraps_at_j: float | None = None
+
+
+@dataclass
+class WindowMeter:
+    """A `Meter` over any `Device`.
+
+    Attributes
+    ----------
+    device : Device
+    settings : WindowSettings
+    name : str
+    """
+
+    device: Device
+    settings: WindowSettings = field(default_factory=WindowSettings)
+    name: str = "nvml"
+
+    def __post_init__(self) -> None:
+        self._can: Capabilities | None = None
+        self._idle_w: float | None = None
+        self._notes: list[str] = []
+        self._launch_s: dict[str, float] = {}
+
+    @property
+    def facts(self) -> MeterFacts:
+        """Of device and method; bounds of what a reading can be."""
+        can = self._can
+        method = "not looked at yet"
+        if can is not None:
+            method = "energy counter" if can.counter == "works" else f"power integrated ({can.power} field)"
+        return MeterFacts(
+            self.name, self.device.name, method, self.device.limit_w(), self._idle_w, versions=self.device.versions,
+            notes=(*(can.notes if can else ()), *self._notes),
+        )  # fmt: skip
+
+    def prepare(self, load: Load) -> None:
+        """Read idle power, look at what works under load, and warm up until the temperature is steady.
+
+        Raises
+        ------
+        InfeasibleError
+            If energy can't be measured.
+        """
+        if self._idle_w is None:
+            self._idle_w = self.device.instant_power_w() or self.device.average_power_w()
+        self._warm(load)
+        if self._can is None:
+            with _Running(self.device, load, self._launches(load, 2.5)):
+                self._can = probe(self.device)
+
+    def read(self, load: Load) -> Reading:
+        """One window of back-to-back launches.
+
+        Raises
+        ------
+        InfeasibleError
+            If the device answers no more.
+        """
+        if self._can is None:
+            self.prepare(load)
+        can = self._can
+        assert can is not None
+        length = max(self.settings.window_s, self.settings.updates * can.update_s)
+        if can.counter != "works" and can.power == "average":
+            length = max(length, 4.0)  # the first second of the field is what was before
+        launches = load.launches_of(self._launches(load, length))
+        reading = self._counted(load, launches) if can.counter == "works" else self._integrated(load, launches)
+        return judged(reading, self.facts)
+
+    def _launches(self, load: Load, seconds: float) -> int:
+        """How many launches take so long."""
+        if load.name not in self._launch_s:
+            count = 1
+            while True:
+                begun = self.device.now_s()
+                load.run(count)
+                span = self.device.now_s() - begun
+                if span > 0.02 or count >= 1 << 20:
+                    break
+                count *= 4
+            self._launch_s[load.name] = max(span / load.launches_of(count), 1e-9)
+        return max(math.ceil(seconds / self._launch_s[load.name]), 1)
+
+    def _counted(self, load: Load, launches: int) -> Reading:
+        device = self.device
+        load.run(max(launches // 20, 1))  # the clock and the queue settle
+        first, begun = device.energy_j(), device.now_s()
+        clock_before = device.clock_mhz()
+        with _Watching(device) as watched:
+            kernel_s = load.run(launches)
+        last, span = device.energy_j(), device.now_s() - begun
+        if first is None or last is None:
+            raise LostError(f"{device.name} answers no more: its energy counter is gone")
+        refused = ""
+        energy = last - first
+        limit = device.limit_w()
+        most = math.inf if limit is None else limit * (1.0 + SAMPLED_LIMIT_TOLERANCE) * span
+        if energy < 0:
+            wraps = self.settings.wraps_at_j
+            if wraps is not None and 0 <= energy + wraps <= most:
+                energy += wraps
+            else:
+                refused = "the energy counter went backwards within the window: it was reset"
+        elif energy == 0:
+            refused = "the energy counter stood still for the whole window"
+        return Reading(
+            max(energy, 0.0) / launches, span / launches, None if kernel_s is None else kernel_s / launches, launches,
+            watched.temperature_c, watched.clock_mhz or clock_before, watched.throttled, refused,
+        )  # fmt: skip
+
+    def _integrated(self, load: Load, launches: int) -> Reading:
+        device, can = self.device, self._can
+        assert can is not None
+        read = device.instant_power_w if can.power == "instant" else device.average_power_w
+        load.run(max(launches // (3 if can.power == "average" else 20), 1))
+        begun = device.now_s()
+        with _Watching(device, read, max(self.settings.poll_s, can.update_s)) as watched:
+            kernel_s = load.run(launches)
+        span = device.now_s() - begun
+        powers = watched.powers
+        refused = "" if len(powers) >= 5 else f"only {len(powers)} power readings in the window: too short"
+        power = watched.mean_w if powers else 0.0
+        return Reading(
+            power * span / launches, span / launches, None if kernel_s is None else kernel_s / launches, launches,
+            watched.temperature_c, watched.clock_mhz, watched.throttled, refused,
+        )  # fmt: skip
+
+    def _warm(self, load: Load) -> None:
+        """Run until ten seconds change the temperature by less than what counts as steady."""
+        device, settings = self.device, self.settings
+        begun, before = device.now_s(), device.temperature_c()
+        if before is None:
+            load.run(self._launches(load, 5.0))
+            self._notes.append("the temperature can't be read: warmed up for 5 s")
+            return
+        while device.now_s() - begun < settings.preheat_s:
+            load.run(self._launches(load, 10.0))
+            after = device.temperature_c()
+            if after is None or abs(after - before) < settings.steady_k:
+                return
+            before = after
+        self._notes.append(f"the temperature was not steady after {settings.preheat_s:.0f} s of warming up")
+
+
+class _Watching:
+    """Looks at a device from a thread while the caller runs a load; once at each end where nothing can run beside.
+
+    A simulated device offers ``watch``: it calls back as its own time passes.
+    """
+
+    def __init__(self, device: Device, read: object = None, every_s: float = 0.1) -> None:
+        self._device, self._read, self._every = device, read, every_s
+        self.powers: list[tuple[float, float]] = []
+        self._temperatures: list[float] = []
+        self._clocks: list[float] = []
+        self.throttled = False
+        self._failed: InfeasibleError | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> _Watching:
+        self.look()
+        simulated = getattr(self._device, "watch", None)
+        if simulated is not None:
+            simulated(self.look, self._every)
+        else:
+            self._thread = threading.Thread(target=self._loop, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            getattr(self._device, "watch")(None, self._every)  # noqa: B009 - no part of the protocol
+        if kind is None:
+            self.look()
+            if self._failed is not None:
+                raise self._failed
+
+    def look(self) -> None:
+        """One look at everything."""
+        try:
+            temperature, clock, held = self._device.temperature_c(), self._device.clock_mhz(), self._device.throttled()
+            power = self._read() if callable(self._read) else None
+        except InfeasibleError as error:
+            self._failed = error
+            return
+        if temperature is not None:
+            self._temperatures.append(temperature)
+        if clock is not None:
+            self._clocks.append(clock)
+        self.throttled |= bool(held)
+        if power:  # zeros are readings that came too fast
+            self.powers.append((self._device.now_s(), power))
+
+    @property
+    def temperature_c(self) -> float | None:
+        """Mean of what was seen. [deg C]"""
+        return float(np.mean(self._temperatures)) if self._temperatures else None
+
+    @property
+    def clock_mhz(self) -> float | None:
+        """Mean of what was seen; the ends, where the device may rest, weigh little. [MHz]"""
+        return float(np.median(self._clocks)) if self._clocks else None
+
+    @property
+    def mean_w(self) -> float:
+        """Mean power by the trapezoid rule. [W]"""
+        times, powers = np.array(self.powers).T
+        span = float(times[-1] - times[0])
+        return float(np.trapezoid(powers, times)) / span if span > 0 else float(powers.mean())
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self._every):
+            self.look()
+
+
+class _Running:
+    """A load that runs while the caller looks; a simulated device runs it as the caller sleeps."""
+
+    def __init__(self, device: Device, load: Load, launches: int) -> None:
+        self._device, self._load, self._launches = device, load, launches
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        simulated = getattr(self._device, "run_beside", None)
+        if simulated is not None:
+            simulated(self._load)
+        else:
+            self._thread = threading.Thread(target=self._load.run, args=(self._launches,), daemon=True)
+            self._thread.start()
+            self._device.sleep(0.2)
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            getattr(self._device, "run_beside")(None)  # noqa: B009 - no part of the protocol
