@@ -67,9 +67,17 @@ def _filled(config: Any) -> None:
         if hasattr(one, "num_key_value_heads") and one.num_key_value_heads is None and heads:
             one.num_key_value_heads = heads
         rope = getattr(one, "rope_parameters", None)
-        if isinstance(rope, dict) and "mrope_section" in rope and heads and hidden:
+        mixed = any(word in str(getattr(one, "model_type", "")) for word in ("glm", "vl_text", "hunyuan"))
+        if isinstance(rope, dict) and (mixed or "mrope_section" in rope) and heads and hidden:
             half = int((getattr(one, "head_dim", None) or hidden // heads) * rope.get("partial_rotary_factor", 1)) // 2
             rope["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
+        backbone = getattr(one, "backbone_config", None)
+        stages = getattr(backbone, "stage_names", None)
+        if stages and len(getattr(backbone, "out_features", None) or []) < 2 and len(stages) > 4:
+            backbone.reshape_hidden_states = False
+            backbone.out_features = list(stages[-4:])
+        if getattr(one, "languages", None) and getattr(one, "default_language", "") is None:
+            one.default_language = one.languages[0]
         if "timm" in str(getattr(getattr(one, "backbone_config", None), "model_type", "")):
             one.backbone_config = ResNetConfig(out_features=["stage2", "stage3", "stage4"])
     for name, value in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import joulecast as jc
@@ -184,3 +186,25 @@ def test_a_custom_operator_costs_what_its_owner_says():
         forget_op_cost("joulecast_test::twice")
     assert not w.unpriced
     assert w.tables["elementwise"]["elements"].tolist() == [64]
+
+
+def test_counts_are_those_of_torchs_own_counter():
+    # of convolutions in one group: the gradient of grouped filters it counts once for each pair of groups
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, stride=2, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.ConvTranspose2d(16, 8, 2, stride=2),
+        torch.nn.Flatten(), torch.nn.Linear(8 * 256, 10),
+    )  # fmt: skip
+    x = torch.randn(2, 3, 16, 16, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        model(x).sum().backward()
+    w = jc.workload(model, x, train=True)
+    assert w.flop("matmul") == counter.get_total_flops()
+
+
+def test_without_torch_the_line_that_installs_it_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(jc.JoulecastError, match=r"pip install 'joulecast\[torch\]'"):
+        jc.capture()

@@ -83,8 +83,8 @@ HANDLERS: dict[str, Handler] = _table(
     ("native_dropout_backward", rules.pointwise("mul", 2)),
     ("gelu", rules.pointwise("gelu", 10)),
     ("silu silu_ mish hardswish", rules.pointwise("silu", 10)),
-    ("relu relu_ relu6 leaky_relu hardtanh hardtanh_ clamp clamp_ clamp_min clamp_max leaky_relu_ threshold"
-     " rrelu_with_noise", rules.pointwise("relu")),
+    ("_prelu_kernel prelu relu relu_ relu6 leaky_relu hardtanh hardtanh_ clamp clamp_ clamp_min clamp_max leaky_relu_"
+     " threshold rrelu_with_noise", rules.pointwise("relu")),
     ("tanh tanh_", rules.pointwise("tanh", 10)),
     ("sigmoid sigmoid_", rules.pointwise("sigmoid", 10)),
     ("exp exp_ expm1", rules.pointwise("exp", 8)),

@@ -153,6 +153,8 @@ def model_class(config: Any) -> Any:
     tables = [one for one in _TABLES if not (encoder and "CAUSAL_LM" in one and "SEQ" not in one)]
     if getattr(config, "is_encoder_decoder", False):
         tables.sort(key=lambda one: "SEQ" not in one)
+    if any(hasattr(value, "model_type") for value in vars(config).values()):
+        tables.sort(key=lambda one: one == "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES")
     if several:
         tables = [one for one in tables if "IMAGE_CLASSIFICATION" not in one]
     if encoder:

@@ -31,7 +31,7 @@ from joulecast.workloads.workload_join import joined_workloads, renamed_passes
 _FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
-def traced(config: Any, request: Request, name: str, model: Any = None) -> Workload:
+def traced(config: Any, request: Request, name: str, model: Any = None, **options: Any) -> Workload:
     """The workload of a model of transformers.
 
     Parameters
@@ -42,6 +42,8 @@ def traced(config: Any, request: Request, name: str, model: Any = None) -> Workl
     name : str
     model : PreTrainedModel, optional
         Built already.
+    **options
+        Of the recording; ``dtype`` where a model that runs in fp32 alone is priced in another format.
 
     Returns
     -------
@@ -52,7 +54,7 @@ def traced(config: Any, request: Request, name: str, model: Any = None) -> Workl
     InputError
         If the model can't be built or run on inputs made for it.
     """
-    dtype = _FORMATS[request.activation_dtype]
+    dtype = torch.float32 if options else _FORMATS[request.activation_dtype]
     model = build_model(config, dtype) if model is None else model
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     limit = attribute(text, "max_position_embeddings", "n_positions")
@@ -75,7 +77,9 @@ def traced(config: Any, request: Request, name: str, model: Any = None) -> Workl
                     break
                 given = more
                 continue
-            return _finished(session, model, request, name, given, out, tokens)
+            return _finished(session, model, request, {"name": name, **options}, given, out, tokens)
+    if dtype is not torch.float32 and not options:
+        return traced(config, request, name, model.float(), dtype=request.activation_dtype)
     raise _failed(model, first)
 
 
@@ -102,11 +106,18 @@ def _run(session: Session, model: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _finished(
-    session: Session, model: Any, request: Request, name: str, inputs: Mapping[str, Any], out: Any, tokens: int
+    session: Session,
+    model: Any,
+    request: Request,
+    options: dict[str, Any],
+    inputs: Mapping[str, Any],
+    out: Any,
+    tokens: int,
 ) -> Workload:
+    name = options["name"]
     cache = getattr(out, "past_key_values", None) or getattr(out, "cache", None)
     cached = _cache_bytes(cache)
-    workload = finished(session, {"name": name}, (), dict(inputs), model)
+    workload = finished(session, options, (), dict(inputs), model)
     notes = []
     names = forward_names(model)
     takes = [one for one in ("pixel_values", "input_features", "input_values") if one in names]
@@ -130,7 +141,7 @@ def _finished(
     if request.generate_tokens > 1:
         if not cached:
             raise InputError(f"{name} fills no cache when it is run: leave generate_tokens at 0")
-        workload = _with_decoding(workload, model, request, cache, tokens)
+        workload = _with_decoding(workload, model, request, options, cache, tokens)
     return in_formats(workload, request)
 
 
@@ -144,7 +155,9 @@ def _cache_bytes(cache: Any) -> float:
     return total
 
 
-def _with_decoding(workload: Workload, model: Any, request: Request, cache: Any, prompt: int) -> Workload:
+def _with_decoding(
+    workload: Workload, model: Any, request: Request, options: dict[str, Any], cache: Any, prompt: int
+) -> Workload:
     """The prefill's workload with decoding steps, a few cache lengths standing for all; see `decode_steps`."""
     steps = []
     for past, repeats in decode_steps(prompt, request.generate_tokens):
@@ -154,7 +167,7 @@ def _with_decoding(workload: Workload, model: Any, request: Request, cache: Any,
         name = "past_key_values" if "past_key_values" in forward_names(model) else "cache"
         with torch.no_grad(), session:
             model(input_ids=ids, use_cache=True, **{name: cache})
-        step = finished(session, {"name": workload.name}, (), {}, model)
+        step = finished(session, options, (), {}, model)
         decode = {"phase": "decode", "repeats": float(repeats), "tokens": float(request.batch)}
         steps.append(renamed_passes(step, **decode))
     return joined_workloads(workload, steps)
