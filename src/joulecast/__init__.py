@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from joulecast.api import explain, predict, sweep, train, workload
+    from joulecast.api import explain, predict, sweep, sweep_training, train, workload
     from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "predict": "api",
     "sweep": "api",
+    "sweep_training": "api",
     "workload": "api",
     "train": "api",
     "explain": "api",
@@ -81,6 +82,7 @@ __all__ = [
     "predict",
     "predict_kernels",
     "sweep",
+    "sweep_training",
     "train",
     "use_coefficients",
     "workload",

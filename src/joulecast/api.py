@@ -288,6 +288,64 @@ def sweep(
     return sweep_points(evaluator, limits, store=store, workers=workers, on=run_on)
 
 
+def sweep_training(
+    source: Any,
+    gpu: Any,
+    *,
+    max_time_s: float | None = None,
+    max_power_w: float | None = None,
+    max_energy_j: float | None = None,
+    min_tokens_per_s: float | None = None,
+    max_cost: float | None = None,
+    max_carbon_g: float | None = None,
+    site: Site | None = None,
+    ignore_memory: bool = False,
+    resume: str | os.PathLike[str] | None = None,
+    workers: int = 1,
+    run_on: str = "local",
+    **options: Any,
+) -> Sweep:
+    """Training of a model at every combination of what is given; each option of `train` one value or several.
+
+    Parameters
+    ----------
+    source : str, Path, Workload, mapping or list
+        As for `train`.
+    gpu : str, Path, Gpu, or several
+    max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g : float, optional
+        What points must keep to: of the whole run where its length is given, else of a step; power of all GPUs.
+    site : Site, optional
+        Price and carbon of a kWh, and what is drawn beside the GPUs.
+    ignore_memory : bool
+        Price what does not fit all the same.
+    resume, workers, run_on
+        As for `sweep`.
+    **options
+        As for `train`.
+
+    Returns
+    -------
+    Sweep
+
+    Raises
+    ------
+    InputError
+        For anything that can't be used as given; for more points than are held in memory.
+    """
+    from joulecast.scenarios.sweep.objectives import Limits, check_limits
+    from joulecast.scenarios.sweep.result import sweep_points
+    from joulecast.scenarios.sweep.run import checked_workers
+    from joulecast.scenarios.sweep.store import open_store
+    from joulecast.scenarios.sweep.training import description, training
+
+    evaluator = training(source, gpu=gpu, site=site, ignore_memory=ignore_memory, **options)
+    limits = Limits(max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g)
+    check_limits(limits, evaluator.figures)
+    checked_workers(workers, run_on)
+    store = None if resume is None else open_store(resume, description(evaluator))
+    return sweep_points(evaluator, limits, store=store, workers=workers, on=run_on)
+
+
 def explain(source: Any, gpu: str | Gpu, *, training: bool = False, slack: float = 0.05, **options: Any) -> Explanation:
     """What bounds a run, and what the cheapest changes to it would save.
 

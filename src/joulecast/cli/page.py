@@ -11,6 +11,7 @@ from joulecast.reports.tables import Block, Facts, Heading, Table
 from joulecast.scenarios import summary
 from joulecast.scenarios.footprint import Site
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
+from joulecast.scenarios.training.prediction import TrainingPrediction
 
 #: Narrow spelling of what bounds a phase.
 _SHORT_BOUND = {"special functions": "SFU", "shared memory": "shared mem"}
@@ -275,7 +276,7 @@ def provenance_texts(provenance: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def remarks(predictions: Sequence[Prediction]) -> list[Block]:
+def remarks(predictions: Sequence[Prediction | TrainingPrediction]) -> list[Block]:
     """Notes and warnings, each once."""
     notes = list(dict.fromkeys(note for p in predictions for note in p.notes))
     warnings = list(dict.fromkeys(warning for p in predictions for warning in p.warnings))

@@ -16,8 +16,10 @@ from joulecast.errors import InfeasibleError, InputError
 if TYPE_CHECKING:
     from joulecast.scenarios.sweep.chunk import Evaluator
     from joulecast.scenarios.sweep.collect import Findings
+    from joulecast.scenarios.sweep.inference import InferenceEvaluator
     from joulecast.scenarios.sweep.objectives import Limits, Objective
     from joulecast.scenarios.sweep.store import Store
+    from joulecast.scenarios.sweep.training import TrainingEvaluator
 
 _LIMIT, _RUN = "What points must keep to", "How it runs"
 
@@ -32,6 +34,11 @@ def sweep(
         typer.Argument(metavar="MODEL", help="A hub name, config.json, operation list or trace.", show_default=False),
     ],
     gpu: Annotated[list[str], _option("--gpu", "NAME[,NAME...]", "GPUs.")],
+    training: Annotated[bool, typer.Option("--train", help="Of training: options of train by --with.")] = False,
+    with_: Annotated[
+        list[str] | None,
+        _option("--with", "OPTION=VALUES", "With --train: zero=1,3 or tp=1,2,4 or precision=bf16,fp8 or tokens=1e12."),
+    ] = None,
     batch: Annotated[str | None, _option("--batch", "N,...", "Sequences or images at once [1].")] = None,
     prompt: Annotated[str | None, _option("--prompt", "N,...", "Prompt tokens a sequence.")] = None,
     generate: Annotated[str | None, _option("--generate", "N,...", "Tokens to generate a sequence.")] = None,
@@ -146,14 +153,25 @@ def sweep(
 
     from joulecast.cli import sweep_page, sweep_plots
     from joulecast.scenarios.sweep import question
+    from joulecast.scenarios.sweep import training as training_question
     from joulecast.scenarios.sweep.objectives import Limits, check_limits
     from joulecast.scenarios.sweep.result import none_feasible
     from joulecast.scenarios.sweep.store import open_store
 
-    evaluator = question.inference(source, gpus=options.names("--gpu", gpu), site=site, **asked.given())
+    evaluator: InferenceEvaluator | TrainingEvaluator
+    if training:
+        if sensitivity:
+            raise InputError("--sensitivity is of inference: leave it out with --train")
+        evaluator = sweep_options.of_training(source, options.names("--gpu", gpu), site, asked, with_)
+        fingerprint = training_question.description(evaluator)
+    else:
+        if with_:
+            raise InputError("--with gives options of train: give --train with it")
+        evaluator = question.inference(source, gpus=options.names("--gpu", gpu), site=site, **asked.given())
+        fingerprint = question.description(evaluator)
     pair = sweep_options.pair(front, evaluator)
     processes = sweep_options.workers(workers, len(evaluator.space))
-    store = None if resume is None else open_store(resume, question.description(evaluator))
+    store = None if resume is None else open_store(resume, fingerprint)
     limits = Limits(**asked.limits)
     check_limits(limits, evaluator.figures)
     found = _surveyed(evaluator, pair, limits, store, where, processes, ray_address, output, csv)
@@ -164,7 +182,9 @@ def sweep(
         found,
         pair,
         sweep_page.best_predicted(evaluator, found),
-        sweep_page.sensitivities(evaluator, found) if sensitivity else (),
+        sweep_page.sensitivities(evaluator, found)
+        if sensitivity and not isinstance(evaluator, training_question.TrainingEvaluator)
+        else (),
     )
     if plot is not None:
         sweep_plots.draw(told, plot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from joulecast.cli import options
 from joulecast.errors import InputError, shortened
 
 if TYPE_CHECKING:
+    from joulecast.scenarios.footprint import Site
     from joulecast.scenarios.sweep.inference import InferenceEvaluator
     from joulecast.scenarios.sweep.objectives import Objective
+    from joulecast.scenarios.sweep.training import TrainingEvaluator
 
 CHARTS = ("svg", "png", "html")
 
@@ -102,7 +105,7 @@ def workers(text: str | None, points: int) -> int:
     return min(free, _MOST_PROCESSES)
 
 
-def pair(text: str | None, evaluator: InferenceEvaluator) -> tuple[Objective, Objective]:
+def pair(text: str | None, evaluator: InferenceEvaluator | TrainingEvaluator) -> tuple[Objective, Objective]:
     """The objectives of the front: as asked for, else time and energy, or for different work what a token takes.
 
     Raises
@@ -124,6 +127,63 @@ def pair(text: str | None, evaluator: InferenceEvaluator) -> tuple[Objective, Ob
         raise InputError("--front takes two objectives apart by a comma, such as time,energy")
     known = evaluator.figures
     return objective(chosen[0], known), objective(chosen[1], known)
+
+
+def of_training(
+    source: str, gpus: list[str], site: Site | None, asked: Asked, with_: Sequence[str] | None
+) -> TrainingEvaluator:
+    """The points of a sweep over training that the flags describe.
+
+    Raises
+    ------
+    InputError
+        If flags of inference are among them, or an option can't be used.
+    """
+    from joulecast.scenarios.sweep.training import training
+
+    shared = ("clock_mhz", "power_limit_w", "host_us_per_launch", "ignore_memory")
+    given = asked.given()
+    ours = {name: given.pop(name) for name in shared if name in given}
+    ours |= {name: given.pop(name) for name in ("launch_mode", "attention") if name in given}
+    ours |= {name: given.pop(name) for name in ("tp", "pp", "ep") if name in given}
+    if given:
+        named = ", ".join(name.replace("_", " ") for name in given)
+        raise InputError(f"with --train, {named} can't be given by flags of inference: give --with OPTION=VALUES")
+    for name in ("clock_mhz", "power_limit_w"):
+        if ours.get(name) == _ALL:
+            raise InputError(f"with --train, give {name.partition('_')[0]} as numbers, such as 900:1980:90")
+    options_of_training = _with(with_)
+    twice = sorted(set(ours) & set(options_of_training))
+    if twice:
+        raise InputError(f"--with gives {twice[0]}, which a flag gives too")
+    return training(source, gpu=gpus, site=site, **ours, **options_of_training)
+
+
+def _with(texts: Sequence[str] | None) -> dict[str, Any]:
+    """What ``--with`` asks for: by option one value or several, numbers where they are."""
+    found: dict[str, Any] = {}
+    for name, text in options.pairs("--with", texts, example="zero=1,3").items():
+        flag = f"--with {shortened(name, 40)}"
+        several = options.names(flag, [text])
+        if any(":" in word for word in several):
+            found[name] = [_number(one) for one in options.numbers(flag, text, "its unit", example="1:8:1") or ()]
+        else:
+            found[name] = [_plain(word) for word in several]
+    return found
+
+
+def _plain(word: str) -> Any:
+    if word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    try:
+        value = float(word) if word.isascii() and "_" not in word else math.nan
+    except ValueError:
+        value = math.nan
+    return _number(value) if math.isfinite(value) else word.strip().lower().replace("-", "_")
+
+
+def _number(value: float) -> float | int:
+    return int(value) if value == int(value) else value
 
 
 def check_files(output: Path | None, plot: Path | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from joulecast.scenarios.sweep.question import elasticities_at, predicted
 from joulecast.scenarios.sweep.sensitivity import Elasticity
 from joulecast.scenarios.sweep.space import Axis, Share
 from joulecast.scenarios.sweep.table import Points, table
+from joulecast.scenarios.sweep.training import TrainingEvaluator
+from joulecast.scenarios.training.prediction import TrainingPrediction
 
 #: Points of the front and reasons that the page shows; all stand in the JSON document.
 _FRONT_SHOWN, _REASONS_SHOWN, _SENSITIVITY_SHOWN = 12, 6, 8
@@ -33,6 +36,10 @@ _TITLES = {
     "attention": ("attention", ""), "engine": ("engine", ""), "clock_mhz": ("clock", "MHz"),
     "power_limit_w": ("limit", "W"), "host_us_per_launch": ("host", "µs a launch"),
     "memory_clock_mhz": ("memory clock", "MHz"), "temperature_c": ("temperature", "°C"),
+    "micro_batch": ("micro-batch", ""), "global_batch": ("global batch", ""), "gpus": ("GPUs", ""),
+    "sequence_tokens": ("sequence", ""), "precision": ("precision", ""), "optimizer": ("optimizer", ""),
+    "checkpointing": ("checkpointing", ""), "sequence_parallel": ("sequence parallel", ""), "zero": ("zero", ""),
+    "tokens": ("tokens", ""), "samples": ("samples", ""), "steps": ("steps", ""),
 }  # fmt: skip
 
 
@@ -40,10 +47,10 @@ _TITLES = {
 class Told:
     """A sweep with all that is told of it."""
 
-    evaluator: InferenceEvaluator
+    evaluator: InferenceEvaluator | TrainingEvaluator
     found: Findings
     pair: tuple[Objective, Objective]
-    best: Mapping[int, Prediction]
+    best: Mapping[int, Prediction | TrainingPrediction]
     sensitivity: Sequence[tuple[str, tuple[Elasticity, ...]]] = ()
 
 
@@ -54,9 +61,12 @@ def sensitivities(evaluator: InferenceEvaluator, found: Findings) -> list[tuple[
     return [(name, done[point]) for name, point in points.items()]
 
 
-def best_predicted(evaluator: InferenceEvaluator, found: Findings) -> dict[int, Prediction]:
-    """The points that are best at something as `predict` tells them, with notes and warnings."""
-    return {point: predicted(evaluator, point) for point in dict.fromkeys(found.best.values())}
+def best_predicted(
+    evaluator: InferenceEvaluator | TrainingEvaluator, found: Findings
+) -> dict[int, Prediction | TrainingPrediction]:
+    """The points that are best at something as `predict` or `train` tells them, with notes and warnings."""
+    alone = evaluator.predicted if isinstance(evaluator, TrainingEvaluator) else partial(predicted, evaluator)
+    return {point: alone(point) for point in dict.fromkeys(found.best.values())}
 
 
 def points_kept(told: Told, points: Any) -> Points:
@@ -126,7 +136,8 @@ def coordinates(told: Told, row: Mapping[str, Any]) -> str:
         title, unit = _TITLES.get(axis.name, (axis.name.removeprefix(SET), ""))
         value = row[axis.name]
         shown = "default" if value is None else _number(value) if isinstance(value, int | float) else str(value)
-        parts.append(f"{title} {shown} {unit}".strip() if not isinstance(value, str) else shown)
+        plain = isinstance(value, str) and axis.name not in ("checkpointing", "schedule")
+        parts.append(shown if plain else f"{title} {shown} {unit}".strip())
     return " · ".join(parts)
 
 

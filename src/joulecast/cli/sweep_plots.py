@@ -61,6 +61,9 @@ def _scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     middle = float(np.median(values)) if len(values) else 1.0
     if len(unit) != 1:
         return 1.0, unit
+    for small, least, large in (("s", 7200.0, (3600.0, "h")), ("J", 3.6e8, (3.6e9, "MWh"))):
+        if unit == small and middle >= least:
+            return 1.0 / large[0], large[1]
     size, prefix = next((one for one in reversed(_PREFIXES) if middle >= 0.2 * one[0]), _PREFIXES[0])
     if unit == "s" and size > 1:
         size, prefix = 1.0, ""

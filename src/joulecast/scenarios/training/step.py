@@ -200,7 +200,7 @@ def run_step(
     inner = np.array(["*" in name for name in lowered.workload.layers])[rows.layer]
     staged = np.array([name != "optimizer" for name in names])[rows.pass_id]
     staged &= np.array([name != "weights.cast" for name in lowered.workload.layers])[rows.layer]
-    first = _before_layers(rows.layer, rows.pass_id, inner)
+    first = rows_before_layers(rows.layer, rows.pass_id, inner)
     exchange = Exchanges(step, recipe, layout, gpu, scales.communication)
     waits = Waits()
     for _ in range(_TURNS):
@@ -364,7 +364,7 @@ def _pass_times(passes: Passes, kernel_s: Floats) -> Floats:
     return pass_time_s(gpu_s, passes.host_s)
 
 
-def _before_layers(
+def rows_before_layers(
     layer: npt.NDArray[np.intp], pass_id: npt.NDArray[np.intp], inner: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Operations that lie before the repeated layers, in any pass: those of the layers met first in the forward one."""

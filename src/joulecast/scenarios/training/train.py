@@ -114,7 +114,7 @@ def train(
     count = recipe.accumulate if global_batch is None else micro_batches(global_batch, micro, layout)
     recipe = replace(recipe, accumulate=count)
     _check_layout(forward, layout, count)
-    step = _one_micro_batch(forward, recipe, layout, attention == "eager")
+    step = one_micro_batch(forward, recipe, layout, attention == "eager")
     memory = training_memory(step, recipe, layout, count, described)
     if not ignore_memory:
         refuse_what_does_not_fit(forward.name, memory, recipe, layout, micro, described)
@@ -182,6 +182,7 @@ def train(
                 "trainable": recipe.trainable,
                 "parameters": step.parameters,
                 "trained_parameters": step.trained,
+                "clock_asked_mhz": clock,
                 "power_limit_w": limit,
                 **{name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep", "dp", "zero")},
             }
@@ -193,7 +194,7 @@ def train(
 _KEPT: deque[tuple[Workload, tuple[Any, ...], Step]] = deque(maxlen=16)
 
 
-def _one_micro_batch(forward: Workload, recipe: Recipe, layout: Layout, unfused: bool) -> Step:
+def one_micro_batch(forward: Workload, recipe: Recipe, layout: Layout, unfused: bool) -> Step:
     """The step of one micro-batch, from memory where the same was asked before."""
     key = (replace(recipe, accumulate=1), layout.cp, layout.sequence_parallel, unfused)
     for asked, how, step in tuple(_KEPT):

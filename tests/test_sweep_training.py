@@ -1,0 +1,133 @@
+"""Sweeps over training: each point as `train` answers it, and what stands out."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+import joulecast as jc
+from joulecast.cli import main
+from joulecast.errors import InputError, JoulecastError, UnknownNameError
+from joulecast.scenarios.sweep.training import BOUND_WORDS, training
+
+ASKED = {
+    "gpus": 16, "tp": [1, 2], "pp": [1, 2, 3], "zero": [0, 3], "checkpointing": ["none", "full"], "micro_batch": [1, 4],
+    "precision": "bf16", "global_batch": 128, "sequence_tokens": 512, "tokens": 1e9, "clock_mhz": [1000, 1410],
+    "power_limit_w": [None, 250],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found():
+    return jc.sweep_training("gpt2-xl", "a100", **ASKED)
+
+
+def test_points_are_what_train_answers(found):
+    rows = found.columns.rows()
+    names = [name for name in ASKED if name not in ("clock_mhz", "power_limit_w")]
+    for row in random.Random(3).sample(rows, 25):
+        asked = {name: row[name] for name in names}
+        asked |= {"clock_mhz": row["clock_asked_mhz"], "power_limit_w": row["power_limit_w"]}
+        if not row["feasible"]:
+            if row["clock_asked_mhz"] is not None:
+                continue
+            with pytest.raises(JoulecastError):
+                jc.train("gpt2-xl", row["gpu"], **{k: v for k, v in asked.items() if v is not None})
+            continue
+        p = jc.train("gpt2-xl", row["gpu"], **asked)
+        assert row["time_s"] == pytest.approx(p.run_time_s, rel=1e-12)
+        assert row["energy_j"] == pytest.approx(p.run_energy_j, rel=1e-12)
+        assert row["bound_by"] == p.bound_by
+        assert row["memory_needed_gb"] == pytest.approx(p.memory.needed_gb)
+
+
+def test_layouts_that_do_not_divide_are_points_with_a_reason(found):
+    # 16 GPUs do not divide by three stages
+    stages = np.asarray(found.columns["pp"])
+    feasible = np.asarray(found.columns["feasible"])
+    assert not feasible[stages == 3].any()
+    assert feasible[stages == 1].any()
+    assert any("do not divide" in reason for reason in found.reasons)
+    assert sum(found.reasons.values()) == (~feasible).sum()
+
+
+def test_a_deadline_takes_the_fewest_joules_that_keep_it(found):
+    fastest = found.best("time")
+    deadline = 1.2 * fastest["time_s"]
+    kept = jc.sweep_training("gpt2-xl", "a100", max_time_s=deadline, **ASKED).best("energy")
+    rows = [row for row in found.feasible.rows() if row["time_s"] <= deadline]
+    assert kept["energy_j"] == min(row["energy_j"] for row in rows)
+    assert kept["time_s"] <= deadline
+    assert kept["energy_j"] <= fastest["energy_j"]
+
+
+def test_processes_and_a_stopped_sweep_give_the_same(found, tmp_path):
+    evaluator = training("gpt2-xl", gpu="a100", **ASKED)
+    half = evaluator.evaluate(17, 60)
+    whole = evaluator.evaluate(0, len(evaluator.space))
+    for name in half.columns:
+        if name != "reason":
+            assert np.array_equal(half.columns[name], whole.columns[name][17:60], equal_nan=True)
+    again = jc.sweep_training("gpt2-xl", "a100", resume=tmp_path / "kept", **ASKED)
+    kept = jc.sweep_training("gpt2-xl", "a100", resume=tmp_path / "kept", **ASKED)
+    assert np.array_equal(again.columns["energy_j"], kept.columns["energy_j"], equal_nan=True)
+    with pytest.raises(InputError):
+        jc.sweep_training("gpt2-xl", "a100", resume=tmp_path / "kept", **{**ASKED, "tp": 1})
+
+
+def test_every_bound_has_a_word(found):
+    assert set(np.asarray(found.feasible["bound_by"]).tolist()) <= set(BOUND_WORDS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"zeroo": 1}, UnknownNameError),
+        ({"precision": ["bf16", "bf17"]}, UnknownNameError),
+        ({"tp": []}, InputError),
+        ({"max_cost": 3.0}, InputError),
+        ({"optimizer": "adamm"}, UnknownNameError),
+    ],
+)
+def test_what_no_point_could_use_is_refused(asked, error):
+    with pytest.raises(error):
+        jc.sweep_training("gpt2", "a100", sequence_tokens=128, **asked)
+
+
+COMMAND = ["sweep", "gpt2", "--train", "--gpu", "a100", "--with", "sequence_tokens=256", "--with", "micro_batch=1,4"]
+
+
+def test_the_command_line_tells_what_stands_out(capsys, tmp_path):
+    table = tmp_path / "points.csv"
+    assert main([*COMMAND, "--with", "precision=bf16,fp32", "--json", "--output", str(table)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["points"] == 4
+    assert len(table.read_text().splitlines()) == 5
+    assert main([*COMMAND, "--clock", "900:1410:170"]) == 0
+    page = capsys.readouterr().out
+    assert max(map(len, page.splitlines())) <= 80
+    assert "micro-batch 4" in page
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--with", "precision"],
+        ["--with", "nothing=1"],
+        ["--batch", "4"],
+        ["--sensitivity"],
+        ["--clock", "all"],
+        ["--tp", "2", "--with", "tp=2"],
+    ],
+)
+def test_wrong_flags_are_one_line(capsys, wrong):
+    assert main([*COMMAND, *wrong]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_options_of_training_need_the_flag(capsys):
+    assert main(["sweep", "gpt2", "--gpu", "a100", "--with", "zero=1"]) == 2
+    assert "--train" in capsys.readouterr().err
