@@ -56,6 +56,8 @@ def traced(config: Any, request: Request, name: str, model: Any = None, **option
     """
     dtype = torch.float32 if options else _FORMATS[request.activation_dtype]
     model = build_model(config, dtype) if model is None else model
+    whole, model = model, _that_runs(model)
+    config = config if model is whole else model.config
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     limit = attribute(text, "max_position_embeddings", "n_positions")
     tokens = request.prompt_tokens or min(512, limit if isinstance(limit, int) and limit > 0 else 512)
@@ -66,7 +68,7 @@ def traced(config: Any, request: Request, name: str, model: Any = None, **option
     for inputs, extra in tries:
         given = float_inputs({**inputs, **extra}, dtype)
         for _ in range(2):
-            session = new_session({}, getattr(model, VALUES, None))
+            session = new_session({}, getattr(whole, VALUES, None))
             try:
                 out = _run(session, model, given)
             except Exception as error:
@@ -77,10 +79,22 @@ def traced(config: Any, request: Request, name: str, model: Any = None, **option
                     break
                 given = more
                 continue
-            return _finished(session, model, request, {"name": name, **options}, given, out, tokens)
+            made = _finished(session, model, request, {"name": name, **options}, given, out, tokens)
+            part = () if model is whole else (f"of its parts {type(model).__name__} alone is run",)
+            return replace(made, notes=(*made.notes, *part))
     if dtype is not torch.float32 and not options:
         return traced(config, request, name, model.float(), dtype=request.activation_dtype)
     raise _failed(model, first)
+
+
+def _that_runs(model: Any) -> Any:
+    """The model, or the first part of it that can be called where the whole has no forward pass of its own."""
+    if forward_names(model) != ["input"]:
+        return model
+    for one in model.children():
+        if hasattr(one, "config") and forward_names(one) != ["input"]:
+            return one
+    return model
 
 
 def _failed(model: Any, error: BaseException | None) -> InputError:
