@@ -27,6 +27,8 @@ HANDLERS: dict[str, Handler] = _table(
     ("addmv", rules.vector(1)),
     ("bmm", rules.bmm(0)),
     ("baddbmm", rules.bmm(1)),
+    ("floor_divide floor_divide_ polar log_sigmoid_forward remainder fmod", rules.pointwise("other", 4)),
+    ("linalg_solve_triangular", rules.triangular),
     ("_euclidean_dist _cdist_forward", rules.distances),
     ("linear", rules.linear),
     ("_grouped_mm _scaled_grouped_mm", rules.grouped_mm),

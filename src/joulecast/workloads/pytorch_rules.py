@@ -110,6 +110,13 @@ def distances(call: Call) -> list[Row]:
     return gemm(a.shape[-2], b.shape[-2], a.shape[-1], matmul_fmt(a), batch)
 
 
+def triangular(call: Call) -> list[Row]:
+    """A triangular solve: half a product of its two tensors."""
+    a, b = call.args[0], call.args[1]
+    batch, size = max(math.prod(b.shape[:-2]), 1), a.shape[-1]
+    return gemm(size, max(b.numel() // max(batch * size, 1), 1), max(size // 2, 1), matmul_fmt(a), batch)
+
+
 def spread(total: int, groups: int, shape: Callable[[int], tuple[int, int, int]], dtype: str) -> list[Row]:
     """Multiplies of `total` rows over `groups`, as evenly as whole rows go."""
     low, more = divmod(total, max(groups, 1))
