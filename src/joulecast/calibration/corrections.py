@@ -47,6 +47,9 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: A group with so many rows gets a network of its own.
 FEWEST_ROWS_OF_PART = 8_000
 
+#: Share of the rows of groups with a network of their own that the network for all others sees.
+SHARE_IN_WHOLE = 1 / 6
+
 #: Rows of one pool that the correction of a first round is trained on.
 DRAFT_ROWS = 6_000
 
@@ -136,7 +139,8 @@ def train(
         alone = [one for one in (_only(batch, group) for batch in batches) if one is not None]
         if FEWEST_ROWS_OF_PART <= sum(len(one.time_s) for one in alone) < rows:
             parts[group] = _fitted(alone, most_rows, seed)
-    whole = _fitted(batches, most_rows if not parts else most_rows // 6, seed)
+    thinned = [_thinned(batch, tuple(parts), seed) for batch in batches]
+    whole = _fitted(thinned, most_rows, seed)
     return replace(whole, parts=MappingProxyType(parts))
 
 
@@ -145,6 +149,22 @@ def _fitted(batches: list[CorrectionBatch], most_rows: int, seed: int) -> Correc
     rows = sum(min(len(batch.time_s), most_rows) for batch in batches)
     hidden, epochs = ((128, 96), 36) if rows > 60_000 else ((96, 64), 80) if rows > 15_000 else ((48, 32), 120)
     return fit_correction(batches, hidden=hidden, epochs=epochs, most_rows=most_rows, seed=seed)
+
+
+def _thinned(batch: CorrectionBatch, parts: tuple[str, ...], seed: int) -> CorrectionBatch:
+    """A batch with all rows of groups that have no network of their own, and some of those of `parts`."""
+    served = np.array([group in parts for group in batch.work.groups])[batch.work.group]
+    if not served.any():
+        return batch
+    kept = ~served | (np.random.default_rng(seed).random(served.size) < SHARE_IN_WHOLE)
+    rows = np.flatnonzero(kept)
+    return replace(
+        batch,
+        work=take_work(batch.work, rows),
+        time_s=batch.time_s[rows],
+        clock_mhz=np.broadcast_to(batch.clock_mhz, batch.time_s.shape)[rows],
+        weight=float(max(rows.size, 1)) ** -0.5,
+    )
 
 
 def _only(batch: CorrectionBatch, group: str) -> CorrectionBatch | None:
