@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from joulecast.api import explain, predict, sweep, sweep_training, train, workload
+    from joulecast.api import explain, predict, stage_clocks, sweep, sweep_training, train, workload
     from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "predict": "api",
+    "stage_clocks": "api",
     "sweep": "api",
     "sweep_training": "api",
     "workload": "api",
@@ -81,6 +82,7 @@ __all__ = [
     "op_cost",
     "predict",
     "predict_kernels",
+    "stage_clocks",
     "sweep",
     "sweep_training",
     "train",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from joulecast.scenarios.footprint import Site
     from joulecast.scenarios.sweep.result import Sweep
     from joulecast.scenarios.training.prediction import TrainingPrediction
+    from joulecast.scenarios.training.stages import StagePlans
 
 
 def workload(source: Any, *inputs: Any, **options: Any) -> Workload:
@@ -286,6 +287,44 @@ def sweep(
     checked_workers(workers, run_on)
     store = None if resume is None else open_store(resume, question.description(evaluator))
     return sweep_points(evaluator, limits, store=store, workers=workers, on=run_on)
+
+
+def stage_clocks(
+    source: Any, gpu: str | Gpu, *, layers_by_stage: Sequence[int] | None = None, **options: Any
+) -> StagePlans:
+    """Clocks for each stage of a pipeline that take the least energy for a time of an iteration.
+
+    Parameters
+    ----------
+    source : str, Path, Workload, mapping or list
+        As for `train`.
+    gpu : str or Gpu
+    layers_by_stage : sequence of int, optional
+        Layers of each stage; even by default.
+    **options
+        As for `train`; ``pp`` is the number of stages.
+
+    Returns
+    -------
+    StagePlans
+
+    Raises
+    ------
+    InputError
+        For anything that can't be used as given.
+    """
+    from joulecast.scenarios.training.layout import micro_batches
+    from joulecast.scenarios.training.question import forward_pass, told_apart
+    from joulecast.scenarios.training.stages import stage_plans
+
+    model, recipe, layout, run = told_apart(options)
+    forward = forward_pass(source, model, recipe)
+    micro = int(forward.info.get("batch") or 1)
+    whole = run.get("global_batch")
+    count = recipe.accumulate if whole is None else micro_batches(int(whole), micro, layout)
+    how = {name: run[name] for name in ("launch_mode", "attention") if name in run}
+    split = None if layers_by_stage is None else tuple(int(one) for one in layers_by_stage)
+    return stage_plans(forward, gpu, recipe, layout, micro_batches=count, layers_by_stage=split, **how)
 
 
 def sweep_training(

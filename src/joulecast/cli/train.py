@@ -9,6 +9,7 @@ import typer
 
 from joulecast.cli import footprint_options, options
 from joulecast.cli.output import Answer, chosen_format, give
+from joulecast.errors import InputError
 
 
 def _option(flag: str, metavar: str, help: str, panel: str) -> Any:
@@ -89,6 +90,12 @@ def train(
     ] = None,
     gpus_per_node: Annotated[str | None, _option("--gpus-per-node", "N", "GPUs of a node [8].", _LAYOUT)] = None,
     node_link: Annotated[str | None, _option("--node-link", "GB/S", "Network of a node for each GPU.", _LAYOUT)] = None,
+    stage_clocks: Annotated[
+        bool, typer.Option("--stage-clocks", help="Plan a clock for each pipeline stage.", rich_help_panel=_LAYOUT)
+    ] = False,
+    stage_layers: Annotated[
+        str | None, _option("--stage-layers", "N,N,...", "Layers of each stage, for that [even].", _LAYOUT)
+    ] = None,
     clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock.", _LAYOUT)] = None,
     power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit of one GPU.", _LAYOUT)] = None,
     host_us: Annotated[str | None, _option("--host-us-per-launch", "US", "Host time a launch.", _LAYOUT)] = None,
@@ -171,15 +178,30 @@ def train(
     from joulecast.cli import training_page
 
     prediction = jc.train(source, gpu, **asked)
+    plans = None
+    if stage_clocks:
+        split = options.numbers("--stage-layers", stage_layers, "layers", example="8,8,8,6")
+        several = {name: value for name, value in asked.items() if name not in _OF_A_RUN and value is not None}
+        plans = jc.stage_clocks(source, gpu, layers_by_stage=None if split is None else [int(n) for n in split],
+                                **several)  # fmt: skip
+    elif stage_layers is not None:
+        raise InputError("--stage-layers says what stages hold for --stage-clocks: give that too")
     give(
         Answer(
-            lambda: training_page.page(prediction),
-            lambda: training_page.document(prediction),
+            lambda: training_page.page(prediction, plans),
+            lambda: training_page.document(prediction, plans),
             lambda: [training_page.row(prediction)],
         ),
         form,
         output,
     )
+
+
+#: Options of a run that clocks of stages do not depend on, or take all.
+_OF_A_RUN = frozenset(
+    {"site", "tokens", "samples", "steps", "epochs", "clock_mhz", "power_limit_w", "changes", "ignore_memory",
+     "host_us_per_launch", "input_samples_per_s"}
+)  # fmt: skip
 
 
 def add_to(app: typer.Typer) -> None:

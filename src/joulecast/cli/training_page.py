@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.cli.page import provenance_texts, share_texts
 from joulecast.reports import text
@@ -10,20 +10,24 @@ from joulecast.reports.tables import Block, Facts, Heading, Table
 from joulecast.scenarios import summary
 from joulecast.scenarios.training.prediction import DEFINITIONS, TrainingPrediction
 
+if TYPE_CHECKING:
+    from joulecast.scenarios.training.stages import StagePlans
 
-def page(p: TrainingPrediction) -> list[Block]:
+
+def page(p: TrainingPrediction, plans: StagePlans | None = None) -> list[Block]:
     """The page of one training job."""
     return [
         Heading(_question(p), _hardware(p)),
         _figures(p),
         _parts(p),
+        *([] if plans is None else _stage_clocks(plans)),
         _closing(p),
         *_footprint(p),
         *_remarks(p),
     ]
 
 
-def document(p: TrainingPrediction) -> dict[str, Any]:
+def document(p: TrainingPrediction, plans: StagePlans | None = None) -> dict[str, Any]:
     """The JSON document of ``joulecast train --json``."""
     from joulecast import __version__
 
@@ -38,6 +42,12 @@ def document(p: TrainingPrediction) -> dict[str, Any]:
         "asked": {name: value for name, value in p.info.items() if isinstance(value, str | int | float | None)},
         "warnings": list(p.warnings),
         "notes": list(p.notes),
+        "stage_clocks": None
+        if plans is None
+        else [
+            {"clock_mhz": list(plan.clock_mhz), "time_s": plan.time_s, "pipeline_energy_j": plan.energy_j}
+            for plan in plans.planned
+        ],
     }
 
 
@@ -137,6 +147,19 @@ def _parts(p: TrainingPrediction) -> Facts:
     if p.steps is not None:
         items.append(("  steps", (text.whole(p.steps),)))
     return Facts(tuple(items), title="where time and joules go", label_width=16)
+
+
+def _stage_clocks(plans: StagePlans) -> list[Block]:
+    """Clocks by stage, for an iteration as fast as can be and for slower ones."""
+    fastest = plans.uniform[-1]
+    shown = [plan for plan in plans.planned[::3] if plan.energy_j < fastest.energy_j][:6]
+    rows = [("all at the highest", text.duration(fastest.time_s), text.energy(fastest.energy_j), "")]
+    for plan in shown:
+        clocks = [text.whole(clock) for clock in plan.clock_mhz]
+        named = ", ".join(clocks if len(clocks) <= 4 else [*clocks[:2], "...", clocks[-1]])
+        rows.append((f"{named} MHz", text.duration(plan.time_s), text.energy(plan.energy_j),
+                     text.percent(1 - plan.energy_j / fastest.energy_j)))  # fmt: skip
+    return [Table(("clocks by stage", "iteration", "a pipeline", "saves"), tuple(rows), "lrrr")]
 
 
 def _closing(p: TrainingPrediction) -> Facts:
