@@ -11,7 +11,7 @@ from typer.main import get_command
 
 #: Modules of this package, each with a function `add_to(app)`, in the order that help shows them.
 VERBS = (
-    "predict", "sweep", "explain", "attribute", "compare", "train",
+    "predict", "sweep", "tune", "explain", "attribute", "compare", "train",
     "kernels", "audit", "calibrate", "validate", "gpus", "models", "doctor",
 )  # fmt: skip
 

@@ -120,7 +120,7 @@ class Recording:
 
 
 def read_recording(path: str | Path, *, session: str | int | None = None, variants: int = 20) -> Recording:
-    """A recorded space from its parquet file.
+    """A recorded space from its parquet or CSV file.
 
     Parameters
     ----------
@@ -146,9 +146,10 @@ def read_recording(path: str | Path, *, session: str | int | None = None, varian
     if not file.is_file():
         raise InputError(f"no file {shortened(file)}")
     try:
-        table = pl.read_parquet(file)
-    except Exception as error:  # whatever the reader raises on a file that is no parquet
-        raise InputError(f"can't read {shortened(file)} as parquet: {shortened(error)}") from None
+        table = pl.read_csv(file) if file.suffix.lower() == ".csv" else pl.read_parquet(file)
+    except Exception as error:  # whatever the readers raise on a file that is neither
+        first = shortened(str(error).splitlines()[0])
+        raise InputError(f"can't read {shortened(file)} as parquet or CSV: {first}") from None
     if "time_ms" not in table.columns:
         raise InputError(f"{shortened(file)} is no recorded space: it has no column time_ms")
     name = file.stem

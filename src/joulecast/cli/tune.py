@@ -1,0 +1,121 @@
+"""`joulecast tune`: configurations of a kernel that are as fast and use fewer joules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from joulecast.cli import options, progress
+from joulecast.cli.output import Answer, chosen_format, give
+from joulecast.errors import InputError
+
+
+def tune(
+    replay: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="FILE", help="A recorded space: parquet or CSV.", show_default=False),
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option("--strategy", metavar="NAME", help="race, paper, measure-all or random.")
+    ] = "race",
+    slack: Annotated[
+        str, typer.Option("--slack", metavar="SHARE", help="How much slower than the fastest is allowed.")
+    ] = "0.02",
+    objective: Annotated[str, typer.Option("--objective", metavar="WHAT", help="energy or time.")] = "energy",
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option("--baseline", metavar="NAME=VALUE", help="Tell savings against this.", show_default=False),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="NAME=VALUE", help="Hold a tunable at a value.", show_default=False),
+    ] = None,
+    noise: Annotated[
+        str, typer.Option("--noise", metavar="SHARE", help="Of a replayed reading, or recorded.")
+    ] = "recorded",
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="NAME", help="Of recorded repeats.", show_default=False)
+    ] = None,
+    evaluations: Annotated[
+        str | None, typer.Option("--evaluations", metavar="N", help="Time at most so many.", show_default=False)
+    ] = None,
+    readings: Annotated[
+        str | None, typer.Option("--readings", metavar="N", help="Read energy about so often.", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the strategy.", show_default=False),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Keep every outcome; go on from it.", show_default=False),
+    ] = None,
+    seed: Annotated[str, typer.Option("--seed", metavar="N", help="Of what is drawn at random.")] = "0",
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Time against energy: .svg, .png or .html.", show_default=False),
+    ] = None,
+    json: options.Json = False,
+    csv: options.Csv = False,
+    output: options.Output = None,
+) -> None:
+    """Configurations of a kernel that are as fast and use fewer joules.
+
+    joulecast tune --replay space.parquet --slack 0.05 --log search.db
+    """
+    form = chosen_format(json, csv, output)
+    if replay is None:
+        raise InputError("nothing to tune: give --replay with a recorded space")
+    share = options.real("--slack", slack, "share", zero=True, example="0.05")
+    cv = noise if noise == "recorded" else options.real("--noise", noise, "share", zero=True, example="0.023")
+    budget = options.whole("--evaluations", evaluations, example="300")
+    reads = options.whole("--readings", readings, minimum=40, example="300")
+    start = options.whole("--seed", seed, minimum=0, example="0")
+    from joulecast.cli import tune_page
+    from joulecast.reports import plots
+    from joulecast.tuning.tune import replay as search
+
+    if plot is not None:
+        plots.the_altair()
+        _drawable(plot)
+    given: dict[str, Any] = {
+        "where": _values(options.pairs("--where", where, example="num_warps=4")),
+        "baseline": _values(options.pairs("--baseline", baseline, example="num_warps=4")) or None,
+        "settings": _values(options.pairs("--set", set_, example="first=8")),
+        "noise": cv, "session": session, "slack": share, "objective": options.one_of(
+            "--objective", objective, ("energy", "time")
+        ),
+        "strategy_name": strategy, "evaluations": budget, "readings": reads, "log": log, "seed": start,
+    }  # fmt: skip
+    with progress.bar() as tell:
+        found = search(replay, tell=tell, **given)
+    if plot is not None:
+        tune_page.draw(found, plot)
+    give(Answer(lambda: tune_page.page(found), lambda: tune_page.document(found), lambda: tune_page.rows(found)),
+         form, output)  # fmt: skip
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("tune")(tune)
+
+
+def _values(texts: dict[str, str]) -> dict[str, Any]:
+    """Values as numbers where they are spelt as such."""
+    made: dict[str, Any] = {}
+    for name, value in texts.items():
+        try:
+            made[name] = int(value)
+        except ValueError:
+            try:
+                made[name] = float(value)
+            except ValueError:
+                made[name] = {"true": True, "false": False}.get(value.lower(), value)
+    return made
+
+
+def _drawable(path: Path) -> None:
+    if path.suffix.lower() not in (".svg", ".png", ".html"):
+        raise InputError(f"can't draw {path.name}: end it in .svg, .png or .html")

@@ -1,0 +1,141 @@
+"""What `joulecast tune` found, for people and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from joulecast.reports import files, plots, text, tuning_plot
+from joulecast.reports.tables import Block, Facts, Table
+from joulecast.tuning.result import Point, TuningResult
+
+#: Rows of the front that a page shows.
+_FRONT = 8
+
+
+def page(found: TuningResult) -> list[Block]:
+    """The page."""
+    chosen, baseline = _point(found, found.chosen), _point(found, found.baseline)
+    rows = [("chosen", chosen)]
+    if found.baseline != found.chosen:
+        rows.append(("baseline", baseline))
+    if found.fastest not in (found.chosen, found.baseline):
+        rows.append(("fastest", _point(found, found.fastest)))
+    if found.candidate is not None and found.candidate not in (found.chosen, found.baseline, found.fastest):
+        rows.append(("candidate", _point(found, found.candidate)))
+    cells = tuple(_cells(name, point) for name, point in rows)
+    heads = ("", "time", "energy", "power", "readings", "configuration")
+    blocks: list[Block] = [
+        Facts((("result", (found.verdict,)),)),
+        Table(heads, cells, "lrrrrl", elastic=5),
+    ]
+    front = found.front
+    if len(front) > 1:
+        shown = tuple(_cells("", point) for point in front[:_FRONT])
+        blocks.append(Table(("front", *heads[1:]), shown, "lrrrrl", elastic=5))
+    return [*blocks, Facts(tuple(_evidence(found)), "dim", 12)]
+
+
+def document(found: TuningResult) -> dict[str, Any]:
+    """The JSON document."""
+    return found.to_dict()
+
+
+def rows(found: TuningResult) -> list[dict[str, Any]]:
+    """One mapping a configuration that was timed."""
+    return [
+        {
+            **dict(point.config), "time_s": point.time_s, "energy_j": point.energy_j, "readings": point.readings,
+            "within_slack": point.within_slack, "on_front": point.on_front,
+            "chosen": dict(point.config) == dict(found.chosen),
+        }
+        for point in found.points
+    ]  # fmt: skip
+
+
+def draw(found: TuningResult, path: Path) -> None:
+    """Write the picture of time against energy, whole or not at all."""
+    read = [point for point in found.points if point.energy_j is not None]
+    middle = sorted(point.time_s for point in read)[len(read) // 2] if read else 1.0
+    factor, unit = (1e3, "ms") if middle >= 1e-3 else (1e6, "µs")
+    energies = sorted(point.energy_j for point in read if point.energy_j is not None)
+    joule, joule_unit = (1e3, "mJ") if energies and energies[len(energies) // 2] < 1.0 else (1.0, "J")
+    limit = _point(found, found.fastest).time_s * (1.0 + found.slack) * factor
+    drawn = [
+        {
+            "time": point.time_s * factor,
+            "energy": (point.energy_j or 0.0) * joule,
+            "kind": _kind(found, point),
+            "front": point.on_front,
+            "label": described(point.config) if _kind(found, point) in ("baseline", "chosen") else "",
+        }
+        for point in read
+    ]
+    subtitle = [found.verdict, f"{len(read)} of {len(found.points)} timed configurations were read"]
+    name = str(found.facts.device)
+    chart = tuning_plot.time_energy(drawn, limit, (unit, joule_unit), title=name, subtitle=subtitle)
+    files.write_atomic(path, plots.written(chart, path.suffix.lower().removeprefix(".")))
+
+
+def described(config: Mapping[str, Any]) -> str:
+    """A configuration in a line."""
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def _kind(found: TuningResult, point: Point) -> str:
+    if dict(point.config) == dict(found.chosen):
+        return "chosen"
+    if dict(point.config) == dict(found.baseline):
+        return "baseline"
+    return "on the front" if point.on_front else "read"
+
+
+def _point(found: TuningResult, config: Mapping[str, Any]) -> Point:
+    return next(point for point in found.points if dict(point.config) == dict(config))
+
+
+def _cells(name: str, point: Point) -> tuple[str, ...]:
+    energy = point.energy_j
+    return (
+        name,
+        text.duration(point.time_s),
+        "" if energy is None else text.energy(energy),
+        "" if energy is None else text.power(energy / point.time_s),
+        text.whole(point.readings) if point.readings else "",
+        described(point.config),
+    )
+
+
+def _evidence(found: TuningResult) -> list[tuple[str, tuple[str, ...]]]:
+    facts = found.facts
+    items: list[tuple[str, tuple[str, ...]]] = [
+        ("search", (f"{found.strategy}, slack {found.slack:.1%}:", f"{found.latency_evaluations} timed,",
+                    f"{found.eligible} within the slack,", f"{found.energy_readings} energy readings")),
+    ]  # fmt: skip
+    if found.answered_by_log:
+        items.append(("log", (f"{found.answered_by_log} answers came from the log",)))
+    if found.objective == "energy":
+        items.append(("meter", (f"{facts.name}: {facts.method}",)))
+        conditions = []
+        if found.temperature_c is not None:
+            conditions.append("{:.0f} to {:.0f} °C".format(*found.temperature_c))
+        if found.clock_mhz is not None:
+            conditions.append("{:.0f} to {:.0f} MHz".format(*found.clock_mhz))
+        if facts.cap_w is not None:
+            conditions.append(f"cap {facts.cap_w:.0f} W")
+        if found.duty is not None and facts.name != "replay":
+            conditions.append(f"duty {found.duty:.0%}")
+        if conditions:
+            items.append(("conditions", (", ".join(conditions),)))
+    for name, one in found.model.items():
+        near = f", near-fastest rank {one.near_rank:.2f}" if one.near_rank == one.near_rank else ""
+        said = f"R² {one.r2:.2f}, error {one.mape:.1%}, rank {one.rank:.2f}{near}, regret {one.regret:.1%}"
+        items.append(("model", (f"{name}: {said}",)))
+    items += [("refused", (f"{count} readings: {reason}",)) for reason, count in found.refused.items()]
+    failed = sum(found.failed.values())
+    if failed:
+        first = max(found.failed, key=lambda reason: found.failed[reason])
+        items.append(("failed", (f"{failed} configurations, mostly {first}",)))
+    items += [("note", (note,)) for note in (*facts.notes, *found.notes)]
+    return items
