@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import joulecast as jc
+from joulecast.bounds.dtypes import dtype_code
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import load_gpu
 from joulecast.kernels.registry import family_of
@@ -16,6 +17,7 @@ from joulecast.lowering.backward import gradients
 from joulecast.lowering.recipe import OPTIMIZERS, Recipe
 from joulecast.lowering.training import training_step
 from joulecast.workloads.counting import flop_of
+from joulecast.workloads.kinds import ELEMENTWISE, REDUCTIONS
 from joulecast.workloads.table import op_table
 
 
@@ -189,3 +191,62 @@ def test_states_of_every_optimizer_cost_time(llama):
     assert times["sgd"] < times["momentum"] < times["adam"]
     assert times["adamw"] == pytest.approx(times["adam"], rel=1e-3)
     assert times["adamw_8bit"] < times["adamw"]
+
+
+def _norms(recipe, batch=8):
+    forward = jc.workload("resnet50", batch=batch, image_size=224)
+    table = training_step(forward, recipe).workload.tables["row_reduction"]
+    return table, table["op"] == REDUCTIONS.index("batch_norm")
+
+
+def test_training_takes_the_statistics_of_a_batch_where_inference_scales():
+    table, norms = _norms(Recipe("fp32", "sgd"))
+    # 53 batch norms (He et al., 2016), forward with one input, backward with two
+    assert table["count"][norms & (table["inputs"] == 1)].sum() == 53
+    assert table["count"][norms & (table["inputs"] == 2)].sum() == 53
+    # stem: 64 channels of 8 x 112 x 112 pixels
+    assert (table["rows"][norms][0], table["dim"][norms][0]) == (64, 8 * 112 * 112)
+
+
+def test_norms_fused_with_their_activations_move_less():
+    plain, fused = (
+        jc.train("resnet50", "a100", micro_batch=64, precision="amp_fp16", channels_last=True, fused_norms=fuse)
+        for fuse in (False, True)
+    )
+    # 49 ReLUs read and write each map forwards, and read two and write one backwards
+    assert fused.step_time_s < 0.9 * plain.step_time_s
+
+
+def test_the_stream_of_a_convolutional_network_stays_narrow_under_autocast():
+    forward = jc.workload("resnet50", batch=2, image_size=224, dtype="fp16")
+    table = training_step(forward, Recipe("amp_fp16", "sgd")).workload.tables["elementwise"]
+    adds = (table["op"] == ELEMENTWISE.index("add")) & (table["pass_id"] == 0)
+    assert adds.any()
+    assert (table["dtype"][adds] == dtype_code("fp16")).all()
+
+
+def test_a_batch_norm_whose_channels_do_not_fit_l2_reads_them_twice():
+    gpu = load_gpu("a100")
+    sizes = [{"op": "batch_norm", "rows": 256, "dim": dim, "dtype": "fp32"} for dim in (1_000, 1_000_000)]
+    small, large = (
+        family_of("row_reduction").work(op_table("row_reduction", one), gpu, Conditions(residency="stream"))
+        for one in sizes
+    )
+    # two reads and a write against a read and a write
+    assert large.dram_bytes[0] == pytest.approx(3 * 4 * 256e6, rel=0.02)
+    assert small.dram_bytes[0] <= 2 * 4 * 256e3 * 1.01
+
+
+def test_gradients_in_tf32_turn_feature_maps_that_lie_channel_by_channel():
+    gpu = load_gpu("a100")
+    shape = {"batch_size": 64, "in_channels": 256, "out_channels": 256, "height": 28, "width": 28, "kernel_h": 3,
+             "kernel_w": 3, "padding": 1, "autotuned": 1, "dtype": "tf32"}  # fmt: skip
+    turned, last = (
+        family_of("conv2d_weight_gradient").work(
+            op_table("conv2d_weight_gradient", {**shape, "channels_last": one}), gpu, Conditions(residency="stream")
+        )
+        for one in (0, 1)
+    )
+    # both maps read and written once more
+    assert turned.serial_dram_bytes[0] + turned.serial_l2_bytes[0] >= 2 * 2 * 4 * 64 * 256 * 28 * 28 * 0.99
+    assert last.serial_dram_bytes[0] == 0

@@ -14,7 +14,7 @@ from joulecast.kernels.formats import (
     log_ratio,
     vector_rate,
 )
-from joulecast.kernels.work import Conditions, Family, KernelWork, work
+from joulecast.kernels.work import Conditions, Family, KernelWork, resident_share, work
 from joulecast.workloads.kinds import REDUCTIONS
 from joulecast.workloads.table import OpTable
 
@@ -29,7 +29,7 @@ _PASSES = np.array([PASSES.get(op, 1) for op in REDUCTIONS], dtype=np.float64)
 _INSTRUCTIONS = np.array([INSTRUCTIONS.get(op, 2) for op in REDUCTIONS], dtype=np.float64)
 _SPECIAL = np.array([SPECIAL.get(op, 0) for op in REDUCTIONS], dtype=np.float64)
 _RESULTS = np.array([RESULTS.get(op, 0) for op in REDUCTIONS], dtype=np.float64)
-_SOFTMAX = REDUCTIONS.index("softmax")
+_SOFTMAX, _BATCH_NORM = REDUCTIONS.index("softmax"), REDUCTIONS.index("batch_norm")
 
 #: Longest row that a warp keeps in its registers between the passes.
 WARP_ROW = 1024.0
@@ -87,6 +87,9 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
     # a row is read again soon: what the SMs' L1 can hold of it does not go to L2
     resident_rows = np.minimum(rows, gpu.sm_count * gpu.warps_per_sm * WARP / np.maximum(lanes, WARP))
     l1_misses = np.clip(resident_rows * dim * size * inputs / (gpu.sm_count * gpu.l1_kib * 1024.0), 0.0, 1.0)
+    # a channel of a whole batch is long: what L2 can't hold of those under way comes from DRAM in each pass
+    under_way = np.minimum(rows, gpu.sm_count) * dim * size * inputs
+    dram_again = np.where(op == _BATCH_NORM, again * (1.0 - resident_share(under_way, gpu.l2_mib * 2.0**20)), 0.0)
     reduction_steps = np.where(
         in_thread, 0.0, rows * 10.0 * lanes
     )  # shuffles of the lanes, and the exchange between warps
@@ -103,7 +106,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
         sfu_ops=padded * _SPECIAL[op] + np.where(in_thread, 0.0, rows * lanes),
         shared_bytes=read * passes + written,
         l2_bytes=read + written + again * l1_misses,
-        dram_bytes=footprint * misses,
+        dram_bytes=footprint * misses + dram_again,
         fill=blocks / (waves * gpu.sm_count),
         blocks=blocks,
         waves=waves,

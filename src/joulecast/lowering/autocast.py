@@ -10,17 +10,22 @@ from joulecast.lowering.rows import ATTENTION, Row, whole
 #: Reductions that an autocasting framework computes in fp32 (precision rules of PyTorch's autocast).
 _FULL_PRECISION = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax"})
 
+#: Norms of the stream between layers: what they write is in fp32, and so is what is added to it. Batch norms of
+#: convolutional networks write what they read.
+_STREAM_NORMS = frozenset({"layer_norm", "rms_norm", "group_norm"})
+
 
 def autocast(rows: list[Row], recipe: Recipe) -> list[Row]:
     """The forward pass under autocast: norms and the stream between layers in fp32, casts before multiplies."""
     narrow = recipe.formats.model
     out: list[Row] = []
     wide = False  # whether what the next multiply reads is in fp32
+    stream = any(row.kind == "row_reduction" and row.columns["op"] in _STREAM_NORMS for row in rows)
     for row in rows:
         columns = dict(row.columns)
         if row.kind == "row_reduction" and columns["op"] in _FULL_PRECISION:
             columns["dtype"], wide = "fp32", True
-        elif row.kind == "elementwise" and columns["op"] == "add" and columns["inputs"] > 1:
+        elif row.kind == "elementwise" and columns["op"] == "add" and columns["inputs"] > 1 and stream:
             columns["dtype"] = columns["out_dtype"] = "fp32"
         elif row.kind in ("gather", "copy") and columns["dtype"] == narrow:
             columns["dtype"] = "fp32"

@@ -251,7 +251,22 @@ def _kept_reduction(c: Columns) -> float:
 
 #: Elementwise operations whose gradient needs what they read (or wrote): bytes an element beside the format's.
 _NEEDS_INPUT = frozenset(
-    {"mul", "div", "pow", "relu", "gelu", "silu", "tanh", "sigmoid", "exp", "glu", "fused", "other"}
+    {
+        "mul",
+        "div",
+        "pow",
+        "relu",
+        "gelu",
+        "gelu_new",
+        "quick_gelu",
+        "silu",
+        "tanh",
+        "sigmoid",
+        "exp",
+        "glu",
+        "fused",
+        "other",
+    }
 )
 
 

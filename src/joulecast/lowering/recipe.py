@@ -130,6 +130,10 @@ class Recipe:
     autotuned : bool
         Whether convolutions first try the library's kernels out (``cudnn.benchmark``).
 
+    fused_norms : bool
+        Whether a batch norm, what is added and the activation behind it are one kernel, as in compiled graphs and
+        cuDNN's own.
+
     Raises
     ------
     InputError
@@ -156,6 +160,7 @@ class Recipe:
     dropout: bool | None = None
     channels_last: bool = False
     autotuned: bool = False
+    fused_norms: bool = False
 
     def __post_init__(self) -> None:
         for what, value, known in (

@@ -9,6 +9,7 @@ from joulecast.bounds.dtypes import dtype
 from joulecast.errors import InputError
 from joulecast.lowering.autocast import autocast
 from joulecast.lowering.backward import Gradient, gradients
+from joulecast.lowering.batch_norm import with_batch_statistics
 from joulecast.lowering.held import Held, checkpointed, held, is_recomputed, siblings
 from joulecast.lowering.learning import Learning
 from joulecast.lowering.recipe import Recipe
@@ -80,7 +81,8 @@ def training_step(forward: Workload, recipe: Recipe, *, unfused: bool = False) -
         raise InputError(
             f"training takes one pass over a batch, {forward.name} has {names}: leave tokens to generate out"
         )
-    rows = list(_dropping(_without_cache(rows_of(forward)), recipe, forward, unfused))
+    rows = list(with_batch_statistics(_without_cache(rows_of(forward)), recipe))
+    rows = list(_dropping(rows, recipe, forward, unfused))
     if recipe.formats.mixed:
         rows = autocast(rows, recipe)
     rows = [*rows, *_loss(rows, recipe)]
@@ -179,7 +181,7 @@ def _backward(rows: list[Row], learns: Learning) -> list[Row]:
     out: list[Row] = []
     for row in reversed(rows):
         reached = learns.reached(row)
-        if reached <= 0:
+        if reached <= 0 or row.layer.endswith(".batches"):
             continue
         for one in gradients(row.kind, row.columns):
             share = learns.weights(row) if one.of == "weights" else learns.data(row)

@@ -163,6 +163,7 @@ def price(
     return price_work(
         family_of(table.kind).work(table, gpu, conditions), gpu, conditions, power=power, time=time, exclude=exclude,
         corrections=corrections, power_corrections=power_corrections, pass_scales=pass_scales,
+        tried=table["autotuned"] > 0 if "autotuned" in table.columns else None,
     )  # fmt: skip
 
 
@@ -177,8 +178,12 @@ def price_work(
     corrections: Mapping[str, CorrectionModel] | None = None,
     power_corrections: Mapping[str, CorrectionModel] | None = None,
     pass_scales: bool = True,
+    tried: npt.NDArray[np.bool_] | None = None,
 ) -> Priced:
-    """As `price`, of work that is known already: that of a compiled kernel, say."""
+    """As `price`, of work that is known already: that of a compiled kernel, say.
+
+    `tried` tells rows whose kernels the library first tried out: what is learned of slow guesses does not hold there.
+    """
     own = time or {}
     engines = _engines(work, gpu, conditions, own, exclude)
     per_group = [
@@ -205,6 +210,8 @@ def price_work(
                 learned, work, plain, gpu, engine=engines, exclude=exclude if corrections is None else (),
                 features=features,
             )  # fmt: skip
+            if tried is not None:  # what is learned is how kernels fare that a library guesses
+                factor, distance = np.where(tried, np.minimum(factor, 1.0), factor), np.where(tried, 0.0, distance)
             times = replace(times, scale=times.scale * factor)
         if learned_power is not None:
             power_factor, power_distance = correction_factor(
