@@ -1,0 +1,83 @@
+"""Keeps what compiled configurations came to, by source, Triton version and target: a second search compiles none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import InputError, shortened
+from joulecast.tuning.aot.compiling import Compiled, signature_of
+from joulecast.tuning.kernelspec import KernelSpec
+from joulecast.tuning.space import Config
+
+#: Changes with what is kept of a compiled kernel.
+_VERSION = 1
+
+
+def default_path() -> Path:
+    """``joulecast/compiled.sqlite`` under the user's folder of caches."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "joulecast" / "compiled.sqlite"
+
+
+def key_of(spec: KernelSpec, config: Config, capability: int, source: str | None = None) -> str:
+    """The same for the same machine code: source, types, constants, options, target and version of Triton."""
+    import triton
+
+    signature, constants, attributes = signature_of(spec, config)
+    told = [
+        _VERSION, source or spec.source_hash, triton.__version__, capability, sorted(signature.items()),
+        sorted((str(place), repr(value)) for place, value in constants.items()), sorted(map(str, attributes)),
+        sorted(spec.options(config).items()), os.environ.get("TRITON_DEFAULT_FP_FUSION", ""),
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+class Cache:
+    """Compiled configurations in an SQLite file; failures are kept too, time-outs are not.
+
+    Parameters
+    ----------
+    path : path, optional
+        Default `default_path`; ``:memory:`` keeps nothing.
+
+    Raises
+    ------
+    InputError
+        If the file can't be used.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = path or default_path()
+        try:
+            if str(self.path) != ":memory:":
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(self.path, timeout=30.0)
+            self._base.execute("PRAGMA journal_mode=WAL")
+            self._base.execute("PRAGMA synchronous=NORMAL")
+            self._base.execute("CREATE TABLE IF NOT EXISTS compiled (key TEXT PRIMARY KEY, held TEXT NOT NULL)")
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(f"can't use {shortened(self.path)} as a cache: {error}") from None
+
+    def find(self, key: str) -> Compiled | str | None:
+        """What is kept: a compiled kernel, why it failed, or None."""
+        row = self._base.execute("SELECT held FROM compiled WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        held: Mapping[str, Any] = json.loads(row[0])
+        return str(held["failure"]) if "failure" in held else Compiled.unpacked(held)
+
+    def keep(self, key: str, found: Compiled | str) -> None:
+        """Keep a compiled kernel, or why it failed."""
+        held = {"failure": found} if isinstance(found, str) else found.packed()
+        with self._base:
+            self._base.execute("INSERT OR REPLACE INTO compiled VALUES (?, ?)", (key, json.dumps(held)))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._base.close()
