@@ -25,6 +25,7 @@ from joulecast.calibration.left_out import (
     without_groups,
     without_shapes,
 )
+from joulecast.calibration.settled import with_stored_clocks
 from joulecast.calibration.tables import Measured
 from joulecast.coefficients import places, transfer
 from joulecast.coefficients.intervals import SIZE_KNOTS_S, UNLIKE_KNOTS, FamilyIntervals, Intervals
@@ -220,7 +221,7 @@ def of_family(
     batches: Sequence[Measured],
 ) -> OfFamily | None:
     """Widths of one family, its residuals on left-out GPUs and groups, and the coverage of shapes not learnt from."""
-    pools = [thinned(pool) for pool in pools_of(batches, ROWS_OF_BATCH)]
+    pools = [thinned(pool) for pool in pools_of(with_stored_clocks(batches), ROWS_OF_BATCH)]
     learn, test = without_shapes(pools)
     if not learn or not test:
         return None

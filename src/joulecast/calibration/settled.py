@@ -11,7 +11,8 @@ import numpy.typing as npt
 from joulecast.calibration.power_fit import CAPPED, throttled
 from joulecast.calibration.power_learning import Knowing, by_family, seen_s, surely_free, train_power, unthrottled
 from joulecast.calibration.tables import QUALITIES, Measured
-from joulecast.coefficients.corrections import CorrectionModel
+from joulecast.coefficients import store
+from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction
 from joulecast.coefficients.schema import PowerCoefficients, TimeCoefficients
 from joulecast.physics.power import static_power_w
 from joulecast.physics.price import Priced, at_clock, with_host
@@ -60,6 +61,7 @@ def with_clocks(
     power: Mapping[str, PowerCoefficients],
     time: Mapping[str, Mapping[str, TimeCoefficients]],
     corrections: Mapping[str, CorrectionModel],
+    learned_power: CorrectionModel | None = None,
 ) -> list[Measured]:
     """The batches, with the clock of every row under load of the GPUs in `power`.
 
@@ -73,6 +75,8 @@ def with_clocks(
         Efficiencies by ``family/engine/group``, by GPU: of bursts and of rows that were not throttled.
     corrections : mapping of str to CorrectionModel
         Of times, by family.
+    learned_power : CorrectionModel, optional
+        Of power; learnt from these batches where it isn't given.
     """
     known = [one for one in batches if one.gpu in power]
     loaded = [one for one in known if one.timing_mode == "sustained" and np.isfinite(one.power_limit_w)]
@@ -87,12 +91,26 @@ def with_clocks(
 
     found: dict[int, Measured] = {}
     (family,) = by_family(loaded)
-    model = train_power(family, loaded, knowing, bursts=bursts, free_s=at_highest)
+    model = learned_power or train_power(family, loaded, knowing, bursts=bursts, free_s=at_highest)
     for batch in loaded:
         priced = knowing.priced(batch, {} if model is None else {family: model})
         free = free_times(batch, priced, _held(batch, bursts, knowing))
         found[id(batch)] = replace(batch, clock_mhz=settled_clock_mhz(batch, priced, free))
     return [found.get(id(one), one) for one in batches]
+
+
+def with_stored_clocks(batches: Sequence[Measured]) -> list[Measured]:
+    """The batches of one family with the clocks that stored coefficients say of rows under load."""
+    stored = {name: store.load(name) for name in {one.gpu for one in batches}}
+    known = {name: one for name, one in stored.items() if one is not None}
+    power = {name: one.power for name, one in known.items() if one.power is not None and one.power.learned_share > 0}
+    names = list(by_family(batches))
+    learned = load_power_correction(names[0]) if len(names) == 1 else None
+    if learned is None or not power:
+        return list(batches)
+    correction = load_correction(names[0])
+    time = {name: one.time for name, one in known.items()}
+    return with_clocks(batches, power, time, {} if correction is None else {names[0]: correction}, learned)
 
 
 def _held(batch: Measured, bursts: Sequence[Measured], knowing: Knowing) -> Floats | None:
