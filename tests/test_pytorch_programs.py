@@ -313,3 +313,29 @@ def test_a_generation_takes_its_true_steps_without_data_too(device):
             + w.flop("generation_attention", phase=phase)
             == 2 * macs
         )
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Gemma2"])
+def test_layers_that_write_to_a_cache_are_counted_as_if_they_were_run(kind):
+    # Gemma 2 alternates layers that see all with layers that see a window of 16
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{kind}Config")(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, vocab_size=100, **({"sliding_window": 16} if kind == "Gemma2" else {}),
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    named = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+    def recorded(repeat):
+        held = transformers.DynamicCache(config=config)
+        with jc.capture(repeat=repeat) as recording, torch.no_grad():
+            for length in (40, 1, 1):
+                model(torch.ones(2, length, dtype=torch.int64, device="meta"), use_cache=True, **{named: held})
+        return recording.workload, [tuple(one.keys.shape) for one in held.layers]
+
+    (short, shapes), (full, true_shapes) = recorded(True), recorded(False)
+    assert shapes == true_shapes
+    assert short.flop("all") == full.flop("all")
+    assert short.operations == full.operations
+    assert short.layers == full.layers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils import _foreach_utils as foreach
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from joulecast.workloads.events import Event
+from joulecast.workloads.pytorch_caches import Written, held_in, is_cache, layer_index, watched
 from joulecast.workloads.pytorch_macros import Macros
 from joulecast.workloads.pytorch_modules import module_rows
 from joulecast.workloads.pytorch_recorder import Recorder
@@ -41,6 +42,7 @@ class _Kept:
     leaves: list[Any]
     same: bool
     calls: int
+    written: Written | None = None
 
 
 class Session:
@@ -169,14 +171,20 @@ class Session:
     def _repeated(self, original: Any, module: Any, path: str, args: Any, kwargs: Any) -> Any:
         recorder = self.recorder
         given, spec = tree_flatten((args, dict(kwargs)))
-        key = self._key(module, recorder.starred(path), given, spec)
+        caches = [one for one in given if is_cache(one)]
+        index = layer_index(module) if caches else None
+        key = self._key(module, recorder.starred(path), given, spec, index)
         if key is None:
             return original(module, *args, **kwargs)
         kept = self._kept.get(key)
         if kept is not None and kept.runs >= _RUNS and kept.same:
+            if kept.written is not None and index is not None:
+                with recorder.pause():
+                    kept.written.again(caches[0], index)
             return self._again(kept, given)
         start, calls = len(recorder.events), self.calls
-        out = original(module, *args, **kwargs)
+        with watched(caches[0], index) if caches and index is not None else nullcontext() as written:
+            out = original(module, *args, **kwargs)
         leaves, out_spec = tree_flatten(out)
         if all(isinstance(one, torch.Tensor | int | float | str | bool | None) for one in leaves):
             same = kept is None or _alike(recorder.events, (kept.start, kept.end), (start, len(recorder.events)))
@@ -189,10 +197,11 @@ class Session:
                 [self._link(one, given) for one in leaves],
                 same,
                 self.calls - calls,
+                written,
             )
         return out
 
-    def _key(self, module: Any, path: str, given: list[Any], spec: Any) -> Any:
+    def _key(self, module: Any, path: str, given: list[Any], spec: Any, index: int | None) -> Any:
         """What must be alike for two layers to run alike; None where more than shapes flows."""
         facts: list[Any] = []
         for one in given:
@@ -203,6 +212,8 @@ class Session:
                 facts.append((tuple(one.shape), one.stride(), one.dtype, id(storage) if storage is not None else 0))
             elif isinstance(one, int | float | str | bool | None):
                 facts.append(one)
+            elif is_cache(one) and index is not None and (held := held_in(one, index)) is not None:
+                facts.append((id(one), held))
             else:
                 return None
         if torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters()):
