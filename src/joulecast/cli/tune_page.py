@@ -68,11 +68,14 @@ def draw(found: TuningResult, path: Path) -> None:
             "energy": (point.energy_j or 0.0) * joule,
             "kind": _kind(found, point),
             "front": point.on_front,
-            "label": described(point.config) if _kind(found, point) in ("baseline", "chosen") else "",
+            "label": _kind(found, point) if _kind(found, point) in ("baseline", "chosen") else "",
         }
         for point in read
     ]
-    subtitle = [found.verdict, f"{len(read)} of {len(found.points)} timed configurations were read"]
+    subtitle = [found.verdict, f"chosen: {described(found.chosen)}"]
+    if found.baseline != found.chosen:
+        subtitle.append(f"baseline: {described(found.baseline)}")
+    subtitle.append(f"{len(read)} of {len(found.points)} timed configurations were read")
     name = str(found.facts.device)
     chart = tuning_plot.time_energy(drawn, limit, (unit, joule_unit), title=name, subtitle=subtitle)
     files.write_atomic(path, plots.written(chart, path.suffix.lower().removeprefix(".")))

@@ -137,16 +137,7 @@ class TuningResult:
             "baseline": dict(self.baseline),
             "fastest": dict(self.fastest),
             "candidate": None if self.candidate is None else dict(self.candidate),
-            "saving": None
-            if saving is None
-            else {
-                "estimate": saving.estimate,
-                "lower": saving.lower,
-                "upper": saving.upper,
-                "blocks": saving.blocks,
-                "readings": saving.readings,
-                "significant": saving.significant,
-            },  # fmt: skip
+            "saving": None if saving is None else {**vars(saving), "significant": saving.significant},
             "time_over_fastest": self.time_ratio,
             "front": [_row(point) for point in self.front],
             "points": [_row(point) for point in self.points],

@@ -9,9 +9,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from joulecast.errors import InfeasibleError
-from joulecast.tuning.models import boosted
+from joulecast.tuning.models import boosted, described
 from joulecast.tuning.session import Session
 from joulecast.tuning.space import Code
 from joulecast.tuning.statistics import Standing
@@ -107,10 +108,10 @@ class Paper:
         learned = list(energies)
         values = np.array([energies[code] for code in learned])
         model = boosted(
-            session.features(learned), values, int(session.rng.integers(1 << 30)), weights=values.mean() / values,
+            _seen(session, learned), values, int(session.rng.integers(1 << 30)), weights=values.mean() / values,
             rounds=100,
         )  # fmt: skip
-        raw = model.predict(session.features(codes))
+        raw = model.predict(_seen(session, codes))
         return [float(value) for value in np.log(np.maximum(raw, 0.1 * values.min()))]
 
     def _children(
@@ -132,6 +133,10 @@ class Paper:
             if session.space.listed is None or child in known:
                 children[child] = None
         return list(children)
+
+
+def _seen(session: Session, codes: list[Code]) -> npt.NDArray[np.float64]:
+    return described(session.features(codes), np.array([session.times[code] for code in codes]))
 
 
 STRATEGY = Paper
