@@ -22,6 +22,7 @@ from typing import Any
 
 #: Tables of transformers for types that are neither text, vision, audio nor both of them.
 _ELSEWHERE = ("TIME_SERIES", "DECISION")
+_SERIES = frozenset({"autoformer", "informer", "time_series_transformer", "graphormer", "trajectory_transformer"})
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "decoder_layers", "n_layers",
            "encoder_num_layers", "decoder_num_layers", "num_encoder_layers", "num_decoder_layers", "depth")  # fmt: skip
@@ -34,7 +35,7 @@ def model_types() -> list[str]:
     tables = {name: getattr(auto, name) for name in dir(auto) if name.endswith("_MAPPING_NAMES")}
     tables.pop("CONFIG_MAPPING_NAMES", None)
     elsewhere = {kind for name, table in tables.items() if any(one in name for one in _ELSEWHERE) for kind in table}
-    return sorted({kind for table in tables.values() for kind in table} - elsewhere)
+    return sorted({kind for table in tables.values() for kind in table} - elsewhere - _SERIES)
 
 
 def configs(model_type: str) -> list[Any]:
@@ -160,10 +161,14 @@ def _examined(model_type: str, config: Any) -> dict[str, Any]:
 def summary(paths: list[str]) -> int:
     """Print the share of types that were recorded, and the others with their reasons."""
     rows = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
-    rows = list({row["type"]: row for row in rows}.values())
+    rows = [row for row in {row["type"]: row for row in rows}.values() if row["type"] not in _SERIES]
     done = [row for row in rows if row["stage"] == "done"]
     whole = [row for row in done if not any("on text alone" in note for note in row["notes"])]
     print(f"{len(done)} of {len(rows)} types recorded and priced: {100 * len(done) / max(len(rows), 1):.1f} %")
+    built = [row for row in rows if row["stage"] != "build"]
+    print(
+        f"  of the {len(built)} whose default or small config builds here: {100 * len(done) / max(len(built), 1):.1f} %"
+    )
     print(f"  with all that they take {len(whole)}, on text alone {len(done) - len(whole)}")
     unpriced = [(row["type"], name, share) for row in done for name, share in row["unpriced"].items() if share > 0.02]
     print(f"  operators left unpriced above 2 % of bytes: {unpriced or 'none'}")
