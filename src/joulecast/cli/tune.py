@@ -12,7 +12,33 @@ from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.errors import InputError
 
 
+def _option(flag: str, metavar: str, help: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
+
+
 def tune(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[KERNEL]",
+            help="matmul, softmax, ...; or your.module:spec, which is imported.",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: Annotated[str | None, _option("--gpu", "NAME", "GPU to compile for.")] = None,
+    meter: Annotated[str | None, _option("--meter", "NAME", "model (no GPU: predicted), nvml or zeus.")] = None,
+    size: Annotated[list[str] | None, _option("--size", "NAME=N", "Of the operator, such as m=16,n=4096.")] = None,
+    configs: Annotated[str | None, _option("--configs", "N", "Compile at most so many [200].")] = None,
+    check: Annotated[str | None, _option("--check", "WHAT", "Test winners, all or none against torch.")] = None,
+    clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock of a prediction.")] = None,
+    power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit of a prediction.")] = None,
+    residency: Annotated[
+        str | None, _option("--residency", "WHAT", "loop (default) or stream: what is read is in DRAM.")
+    ] = None,
+    workers: Annotated[str | None, _option("--workers", "N", "Processes that compile [one a processor].")] = None,
+    timeout: Annotated[str | None, _option("--timeout", "S", "For one compilation [60].")] = None,
+    cache: Annotated[Path | None, _option("--cache", "FILE", "Of what was compiled.")] = None,
+    winners: Annotated[Path | None, _option("--winners", "FILE", "Add the winner to this JSON file.")] = None,
     replay: Annotated[
         Path | None,
         typer.Option("--replay", metavar="FILE", help="A recorded space: parquet or CSV.", show_default=False),
@@ -63,17 +89,19 @@ def tune(
 ) -> None:
     """Configurations of a kernel that are as fast and use fewer joules.
 
+    joulecast tune matmul --gpu h100 --size m=16,n=4096,k=4096 --meter model
+
     joulecast tune --replay space.parquet --slack 0.05 --log search.db
     """
     form = chosen_format(json, csv, output)
-    if replay is None:
-        raise InputError("nothing to tune: give --replay with a recorded space")
+    if (what is None) == (replay is None):
+        raise InputError("give a kernel to tune, such as matmul, or --replay with a recorded space: one of them")
     share = options.real("--slack", slack, "share", zero=True, example="0.05")
     cv = noise if noise == "recorded" else options.real("--noise", noise, "share", zero=True, example="0.023")
     budget = options.whole("--evaluations", evaluations, example="300")
     reads = options.whole("--readings", readings, minimum=40, example="300")
     start = options.whole("--seed", seed, minimum=0, example="0")
-    from joulecast.cli import tune_page
+    from joulecast.cli import tune_kernel, tune_page
     from joulecast.reports import plots
     from joulecast.tuning.tune import replay as search
 
@@ -89,8 +117,23 @@ def tune(
         ),
         "strategy_name": strategy, "evaluations": budget, "readings": reads, "log": log, "seed": start,
     }  # fmt: skip
+    if what is not None:
+        unused = [flag for flag, value in (("--where", where), ("--session", session)) if value]
+        if unused:
+            raise InputError(f"{', '.join(unused)} is of recorded spaces: not with a kernel")
+        tune_kernel.writable(winners)
+        flags = {"meter": meter, "size": size, "configs": configs, "check": check, "clock": clock,
+                 "power_limit": power_limit, "residency": residency, "workers": workers, "timeout": timeout,
+                 "cache": cache}  # fmt: skip
     with progress.bar() as tell:
-        found = search(replay, tell=tell, **given)
+        if what is not None:
+            found = tune_kernel.run(what, gpu, flags, given, tell)
+        else:
+            found = search(replay, tell=tell, **given)  # type: ignore[arg-type]
+    if winners is not None:
+        from joulecast.tuning.exits.winners import add_winner
+
+        add_winner(winners, found)
     if plot is not None:
         tune_page.draw(found, plot)
     give(Answer(lambda: tune_page.page(found), lambda: tune_page.document(found), lambda: tune_page.rows(found)),

@@ -1,0 +1,96 @@
+"""The part of `joulecast tune` that builds kernels: built-in operators and the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulecast.cli import options
+from joulecast.errors import InputError, shortened
+
+if TYPE_CHECKING:
+    from joulecast.tuning.kernelspec import KernelSpec
+    from joulecast.tuning.result import TuningResult
+
+
+def spec_of(what: str, sizes: Mapping[str, Any]) -> KernelSpec:
+    """The spec of a built-in operator, or of ``module:attribute``, which is imported and so run.
+
+    Raises
+    ------
+    InputError
+        For an unknown operator, a module that can't be imported, or an attribute that is no spec.
+    """
+    from joulecast.tuning import operators
+    from joulecast.tuning.user_kernel import imported
+
+    if ":" in what:
+        if sizes:
+            raise InputError("--size is of built-in operators: a kernel of your own has its sizes in its spec")
+        return imported(what)
+    return operators.operator(what, **sizes)
+
+
+def sizes(texts: list[str] | None) -> dict[str, Any]:
+    """Sizes from ``--size``, several apart by commas."""
+    split = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
+    found: dict[str, Any] = {}
+    for name, value in options.pairs("--size", split, example="m=4096").items():
+        found[name] = value if name == "dtype" else options.whole("--size", value, minimum=0, example="m=4096")
+    return found
+
+
+def run(
+    what: str, gpu: str | None, given: Mapping[str, Any], kept: Mapping[str, Any],
+    tell: Callable[[str, float], None],
+) -> TuningResult:  # fmt: skip
+    """Tune one kernel.
+
+    Parameters
+    ----------
+    what : str
+        Operator, or module:attribute.
+    gpu : str or None
+    given : mapping
+        Texts of the flags.
+    kept : mapping
+        Values of the flags that all searches share.
+    tell : callable
+
+    Raises
+    ------
+    InputError
+        For a flag that can't be used as given.
+    """
+    if gpu is None:
+        raise InputError("--gpu says what to compile for, such as --gpu h100")
+    from joulecast.tuning.kernel import METERS, tune_kernel
+
+    meter = options.one_of("--meter", given["meter"], METERS) or "model"
+    shared: dict[str, Any] = {
+        "slack": kept["slack"], "objective": kept["objective"], "baseline": kept["baseline"], "seed": kept["seed"],
+    }  # fmt: skip
+    measured = {name: kept[name] for name in ("strategy_name", "evaluations", "readings", "log", "settings")}
+    if meter == "model":
+        refused = [flag for flag, value in (("--log", kept["log"]), ("--readings", kept["readings"])) if value]
+        if refused:
+            raise InputError(f"{', '.join(refused)}: nothing is read with the model meter; --cache keeps what compiles")
+        measured = {}
+    return tune_kernel(
+        spec_of(what, sizes(given["size"])), gpu, meter=meter,
+        configs=options.whole("--configs", given["configs"], example="200") or 200,
+        clock_mhz=options.real("--clock", given["clock"], "MHz"),
+        power_limit_w=options.real("--power-limit", given["power_limit"], "W", example="300"),
+        residency=options.one_of("--residency", given["residency"], ("loop", "stream")) or "loop",
+        check=options.one_of("--check", given["check"], ("winners", "all", "none")) or "winners",
+        cache=given["cache"], workers=options.whole("--workers", given["workers"]) or 0,
+        timeout_s=options.real("--timeout", given["timeout"], "seconds", example="60") or 60.0,
+        tell=tell, **shared, **measured,
+    )  # fmt: skip
+
+
+def writable(path: Path | None) -> None:
+    """That a file of winners can be written, before anything is searched."""
+    if path is not None and not path.parent.is_dir():
+        raise InputError(f"no folder {shortened(path.parent)} to write the winners in")
