@@ -191,9 +191,10 @@ def tiles(data: Path, seeds: int) -> None:  # noqa: ARG001 - nothing is drawn
         energy, measured = space.energy_j[rows], space.time_s[rows]
         told = scores(price.energy_j, energy, measured)
         pick = int(np.argmin(price.energy_j))
-        print(f"RTX 4000 Ada, {clock or 'all'} MHz: rank of energy {told.rank:.3f}, of time "
-              f"{rank_correlation(price.time_s, measured):.3f}; regret of its pick {energy[pick] / energy.min() - 1:.1%}, "
-              f"in the near-fastest set {told.regret:.1%}", flush=True)  # fmt: skip
+        time_rank = rank_correlation(price.time_s, measured)
+        regret = energy[pick] / energy.min() - 1.0
+        print(f"RTX 4000 Ada, {clock or 'all'} MHz: rank of energy {told.rank:.3f}, of time {time_rank:.3f}; regret of "
+              f"its pick {regret:.1%}, in the near-fastest set {told.regret:.1%}", flush=True)  # fmt: skip
     for name, gpu in (("energy_a100_xgemm_fp32", "a100-pcie-40gb"), ("time_gemmkt_rtx_3090", "rtx-3090"),
                       ("time_gemmkt_rtx_2080_ti", "rtx-2080-ti")):  # fmt: skip
         space = read_recording(data / f"{name}.parquet")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from joulecast.api import explain, predict, stage_clocks, sweep, sweep_training, train, workload
+    from joulecast.api import explain, predict, stage_clocks, sweep, sweep_training, train, tune, workload
     from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from joulecast.scenarios.timeline import Timeline
     from joulecast.scenarios.training.prediction import TrainingPrediction
     from joulecast.traces.attribution import Attribution, attribute
+    from joulecast.tuning.result import TuningResult
     from joulecast.workloads.pytorch import capture
     from joulecast.workloads.pytorch_costs import op_cost
     from joulecast.workloads.table import Workload
@@ -32,6 +33,8 @@ _WHERE = {
     "sweep_training": "api",
     "workload": "api",
     "train": "api",
+    "tune": "api",
+    "TuningResult": "tuning.result",
     "explain": "api",
     "Explanation": "scenarios.explain",
     "TrainingPrediction": "scenarios.training.prediction",
@@ -71,6 +74,7 @@ __all__ = [
     "Sweep",
     "Timeline",
     "TrainingPrediction",
+    "TuningResult",
     "Workload",
     "__version__",
     "attribute",
@@ -86,6 +90,7 @@ __all__ = [
     "sweep",
     "sweep_training",
     "train",
+    "tune",
     "use_coefficients",
     "workload",
 ]

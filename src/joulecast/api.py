@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from joulecast.coefficients.forecasts import forecast_notes, forecasting
-from joulecast.errors import InputError
+from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution, share_of_batch
 from joulecast.lowering.formats import has_format
@@ -19,13 +21,12 @@ from joulecast.workloads.sources import open_workload
 from joulecast.workloads.table import Workload
 
 if TYPE_CHECKING:
-    import os
-
-    from joulecast.scenarios.explain import Explanation, Outcome
+    from joulecast.scenarios.explain import Change, Explanation, Outcome
     from joulecast.scenarios.footprint import Site
     from joulecast.scenarios.sweep.result import Sweep
     from joulecast.scenarios.training.prediction import TrainingPrediction
     from joulecast.scenarios.training.stages import StagePlans
+    from joulecast.tuning.result import TuningResult
 
 
 def workload(source: Any, *inputs: Any, **options: Any) -> Workload:
@@ -411,24 +412,18 @@ def explain(source: Any, gpu: str | Gpu, *, training: bool = False, slack: float
     """
     from joulecast.scenarios import explain as explaining
 
-    described = load_gpu(gpu, options.get("changes"))
-    limit_w = float(options.get("power_limit_w") or described.power_limit_default_w)
-    clock = float(options.get("clock_mhz") or described.clock_max_mhz)
-    lowest_w = max(described.power_limit_min_w, 0.35 * limit_w)
-    limits = [limit_w - (limit_w - lowest_w) * at / 12 for at in range(1, 13)]
-    clocks = [clock - (clock - max(described.clock_min_mhz, 0.45 * clock)) * at / 12 for at in range(1, 13)]
-    changes = explaining.gpu_changes(limits, clocks)
     if training:
-        changes += explaining.training_changes(options, int(options.get("micro_batch") or 1))
-        return explaining.explain(lambda new: _trained(source, gpu, {**options, **new}), changes, slack=slack)
+        return explaining.explain(
+            lambda new: _trained(source, gpu, {**options, **new}), _changes(gpu, options, training=True), slack=slack
+        )
     ready = isinstance(source, Workload)
-    narrow = [] if ready else [name for name in ("fp8", "w4a16", "nvfp4") if has_format(described, name)]
-    batch = int(options.get("batch") or 1)
-    asked = explaining.inference_changes(options, batch, narrow)
-    changes += [one for one in asked if not (ready and {"batch", "weight_dtype"} & set(one.options))]
-    opened = source if ready else None
+    unknown = set(options) - _REQUEST - set(signature(predict).parameters)
+    if unknown and not ready:
+        raise UnknownNameError("option of predict", min(unknown), {*_REQUEST, *signature(predict).parameters} - _ASIDE)
     model = {name: options[name] for name in options if name in _REQUEST}
-    kept = open_workload(source, **model) if opened is None else opened
+    if "batch" in model:
+        model["batch"] = share_of_batch(model["batch"], options.get("dp", 1), options.get("microbatches", 1))
+    kept = source if ready else open_workload(source, **model)
 
     def ask(new: Mapping[str, Any]) -> explaining.Outcome:
         now = {**options, **new}
@@ -436,13 +431,37 @@ def explain(source: Any, gpu: str | Gpu, *, training: bool = False, slack: float
         run = {name: value for name, value in now.items() if name not in _REQUEST}
         return _predicted(kept, gpu, run) if same else _predicted(source, gpu, now)
 
+    changes = _changes(gpu, options, training=False)
+    if ready:
+        changes = (one for one in changes if not {"batch", "weight_dtype"} & set(one.options))
     return explaining.explain(ask, changes, slack=slack)
 
+
+def _changes(gpu: str | Gpu, options: Mapping[str, Any], *, training: bool) -> Iterator[Change]:
+    """What to try, made once the question itself has been answered: its options are known to be usable by then."""
+    from joulecast.scenarios import explain as explaining
+
+    described = load_gpu(gpu, options.get("changes"))
+    limit_w = float(options.get("power_limit_w") or described.power_limit_default_w)
+    clock = float(options.get("clock_mhz") or described.clock_max_mhz)
+    lowest_w = max(described.power_limit_min_w, 0.35 * limit_w)
+    limits = [limit_w - (limit_w - lowest_w) * at / 12 for at in range(1, 13)]
+    clocks = [clock - (clock - max(described.clock_min_mhz, 0.45 * clock)) * at / 12 for at in range(1, 13)]
+    yield from explaining.gpu_changes(limits, clocks)
+    if training:
+        yield from explaining.training_changes(options, int(options.get("micro_batch") or 1))
+        return
+    narrow = [name for name in ("fp8", "w4a16", "nvfp4") if has_format(described, name)]
+    yield from explaining.inference_changes(options, int(options.get("batch") or 1), narrow)
+
+
+#: Arguments of `predict` that are no options of a run.
+_ASIDE = frozenset({"source", "gpu", "options"})
 
 #: Options that ask for another workload.
 _REQUEST = frozenset(
     {"batch", "prompt_tokens", "generate_tokens", "decoder_tokens", "image_size", "dtype", "weight_dtype",
-     "kv_cache_dtype", "attn_dtype", "logits", "pooler"}
+     "kv_cache_dtype", "attn_dtype", "logits", "pooler", "dims"}
 )  # fmt: skip
 
 
@@ -462,3 +481,48 @@ def _trained(source: Any, gpu: str | Gpu, options: Mapping[str, Any]) -> Outcome
     p = train(source, gpu, **options)
     return Outcome(p.step_time_s, p.step_energy_j, p.global_batch * p.tokens_per_sample,
                    {name: value / p.step_time_s for name, value in p.parts_s.items() if value > 0})  # fmt: skip
+
+
+def tune(source: Any, space: Any = None, **options: Any) -> TuningResult:
+    """Configurations of a kernel that are as fast and use fewer joules.
+
+    Parameters
+    ----------
+    source : path or Evaluator
+        A recorded space (parquet or CSV), or whatever builds and measures a kernel.
+    space : Space, mapping or list, optional
+        Configurations to search: values by tunable, or a list of configurations; an evaluator's own where it has one.
+        A recording brings its own.
+    **options
+        Of `joulecast.tuning.tune.search`: ``slack``, ``objective``, ``baseline``, ``log``, ``evaluations``,
+        ``readings``, ``strategy``, ``seed``; of a recording also ``where``, ``noise`` and ``session``.
+
+    Returns
+    -------
+    TuningResult
+        With `chosen`, `saving` and its interval, `verdict`, the `front`, and the evidence.
+
+    Raises
+    ------
+    InputError
+        For what can't be used.
+    InfeasibleError
+        If no configuration runs, or energy can't be measured.
+    """
+    from joulecast.tuning.space import Space
+    from joulecast.tuning.tune import replay, search
+
+    if "strategy" in options:
+        options["strategy_name"] = options.pop("strategy")
+    if isinstance(source, str | os.PathLike):
+        if space is not None:
+            raise InputError("a recording brings its own space: leave it out, or hold tunables with where=...")
+        return replay(source, **options)
+    space = getattr(source, "space", None) if space is None else space
+    if isinstance(space, Mapping):
+        space = Space.of(space)
+    elif isinstance(space, list | tuple):
+        space = Space.of_list(space)
+    if not isinstance(space, Space):
+        raise InputError("tune needs a space, such as {'num_warps': [4, 8]}")
+    return search(source, space, **options)

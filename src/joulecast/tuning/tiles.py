@@ -228,7 +228,7 @@ def price_tiles(tiles: TiledProduct, gpu: Gpu, clock_mhz: Any = None) -> TilePri
     )  # fmt: skip
 
 
-def _beyond(traffic: Floats, footprint: Floats, cache_bytes: float) -> Floats:
+def _beyond(traffic: Floats, footprint: Floats, cache_bytes: Floats) -> Floats:
     """Traffic that a cache lets through, by how much of the footprint does not fit it."""
     return traffic * np.clip(1.0 - cache_bytes / np.maximum(footprint, 1.0), 0.0, 1.0)
 

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from joulecast.errors import InfeasibleError
 from joulecast.tuning.models import boosted, described
@@ -107,11 +106,12 @@ class Paper:
             return [math.log(session.times[code]) for code in codes]
         learned = list(energies)
         values = np.array([energies[code] for code in learned])
+        both = [*learned, *codes]
+        seen = described(session.features(both), np.array([session.times[code] for code in both]))
         model = boosted(
-            _seen(session, learned), values, int(session.rng.integers(1 << 30)), weights=values.mean() / values,
-            rounds=100,
-        )  # fmt: skip
-        raw = model.predict(_seen(session, codes))
+            seen[: len(learned)], values, int(session.rng.integers(1 << 30)), weights=values.mean() / values, rounds=100
+        )
+        raw = model.predict(seen[len(learned) :])
         return [float(value) for value in np.log(np.maximum(raw, 0.1 * values.min()))]
 
     def _children(
@@ -133,10 +133,6 @@ class Paper:
             if session.space.listed is None or child in known:
                 children[child] = None
         return list(children)
-
-
-def _seen(session: Session, codes: list[Code]) -> npt.NDArray[np.float64]:
-    return described(session.features(codes), np.array([session.times[code] for code in codes]))
 
 
 STRATEGY = Paper
