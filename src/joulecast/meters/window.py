@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from joulecast.bounds.plausibility import SAMPLED_LIMIT_TOLERANCE
 from joulecast.errors import InfeasibleError
 from joulecast.meters.device import Capabilities, Device, LostError, probe
 from joulecast.meters.judge import judged
@@ -128,31 +128,44 @@ class WindowMeter:
         return max(math.ceil(seconds / self._launch_s[load.name]), 1)
 
     def _counted(self, load: Load, launches: int) -> Reading:
-        device = self.device
+        """Mean power between the first and the last change of the counter in the window, times the period.
+
+        A counter tells what was true at its last update: reading it at the ends of the window would be wrong by up to
+        an update at each.
+        """
+        device, can = self.device, self._can
+        assert can is not None
         load.run(max(launches // 20, 1))  # the clock and the queue settle
-        first, begun = device.energy_j(), device.now_s()
-        clock_before = device.clock_mhz()
-        with _Watching(device) as watched:
+        begun = device.now_s()
+        with _Watching(device, device.energy_j, max(can.update_s / 5.0, 0.002)) as watched:
             kernel_s = load.run(launches)
-        last, span = device.energy_j(), device.now_s() - begun
-        if first is None or last is None:
+        span = device.now_s() - begun
+        if not watched.told:
             raise LostError(f"{device.name} answers no more: its energy counter is gone")
-        refused = ""
-        energy = last - first
-        limit = device.limit_w()
-        most = math.inf if limit is None else limit * (1.0 + SAMPLED_LIMIT_TOLERANCE) * span
-        if energy < 0:
-            wraps = self.settings.wraps_at_j
-            if wraps is not None and 0 <= energy + wraps <= most:
-                energy += wraps
-            else:
-                refused = "the energy counter went backwards within the window: it was reset"
-        elif energy == 0:
+        changes = [row for before, row in itertools.pairwise(watched.told) if row[1] != before[1]]
+        power, refused = 0.0, ""
+        if len(changes) < 3:
             refused = "the energy counter stood still for the whole window"
+        else:
+            energy, refused = self._drawn(changes)
+            power = energy / (changes[-1][0] - changes[0][0])
         return Reading(
-            max(energy, 0.0) / launches, span / launches, None if kernel_s is None else kernel_s / launches, launches,
-            watched.temperature_c, watched.clock_mhz or clock_before, watched.throttled, refused,
+            power * span / launches, span / launches, None if kernel_s is None else kernel_s / launches, launches,
+            watched.temperature_c, watched.clock_mhz, watched.throttled, refused,
         )  # fmt: skip
+
+    def _drawn(self, changes: list[tuple[float, float]]) -> tuple[float, str]:
+        """Energy over the changes of the counter [J], and why it can't be used; a known wrap is undone."""
+        wraps, limit, total = self.settings.wraps_at_j, self.device.limit_w(), 0.0
+        for (before_s, before_j), (after_s, after_j) in itertools.pairwise(changes):
+            step = after_j - before_j
+            if step < 0:
+                most = math.inf if limit is None else 2.0 * limit * (after_s - before_s)
+                if wraps is None or not 0 <= step + wraps <= most:
+                    return 0.0, "the energy counter went backwards within the window: it was reset"
+                step += wraps
+            total += step
+        return total, ""
 
     def _integrated(self, load: Load, launches: int) -> Reading:
         device, can = self.device, self._can
@@ -163,7 +176,7 @@ class WindowMeter:
         with _Watching(device, read, max(self.settings.poll_s, can.update_s)) as watched:
             kernel_s = load.run(launches)
         span = device.now_s() - begun
-        powers = watched.powers
+        powers = watched.told
         refused = "" if len(powers) >= 5 else f"only {len(powers)} power readings in the window: too short"
         power = watched.mean_w if powers else 0.0
         return Reading(
@@ -196,7 +209,7 @@ class _Watching:
 
     def __init__(self, device: Device, read: object = None, every_s: float = 0.1) -> None:
         self._device, self._read, self._every = device, read, every_s
-        self.powers: list[tuple[float, float]] = []
+        self.told: list[tuple[float, float]] = []
         self._temperatures: list[float] = []
         self._clocks: list[float] = []
         self.throttled = False
@@ -229,7 +242,7 @@ class _Watching:
         """One look at everything."""
         try:
             temperature, clock, held = self._device.temperature_c(), self._device.clock_mhz(), self._device.throttled()
-            power = self._read() if callable(self._read) else None
+            told = self._read() if callable(self._read) else None
         except InfeasibleError as error:
             self._failed = error
             return
@@ -238,8 +251,8 @@ class _Watching:
         if clock is not None:
             self._clocks.append(clock)
         self.throttled |= bool(held)
-        if power:  # zeros are readings that came too fast
-            self.powers.append((self._device.now_s(), power))
+        if told:  # zeros are readings that came too fast
+            self.told.append((self._device.now_s(), told))
 
     @property
     def temperature_c(self) -> float | None:
@@ -254,7 +267,7 @@ class _Watching:
     @property
     def mean_w(self) -> float:
         """Mean power by the trapezoid rule. [W]"""
-        times, powers = np.array(self.powers).T
+        times, powers = np.array(self.told).T
         span = float(times[-1] - times[0])
         return float(np.trapezoid(powers, times)) / span if span > 0 else float(powers.mean())
 

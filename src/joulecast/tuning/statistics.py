@@ -17,6 +17,9 @@ _Z95, _Z80 = 1.959964, 0.841621
 #: Power rises with temperature by so much a degree, and within such a spread (RTX A4000 repeats: 0.2 to 0.45 %).
 TEMPERATURE_SLOPE, TEMPERATURE_SPREAD = 0.003, 0.0015
 
+#: Differences scatter by so much at least: whole degrees would else be taken for more than they tell.
+_LEAST_SPREAD = 0.003
+
 
 @dataclass(frozen=True)
 class Saving:
@@ -125,12 +128,12 @@ def without_temperature(differences: Floats, warmer: Sequence[float | None]) -> 
         return differences
     degrees = np.array(warmer, dtype=np.float64)
     around = degrees - degrees.mean()
-    residual = max(float(differences.var()), 1e-12)
+    residual = max(float(differences.var()), _LEAST_SPREAD**2)
     told = float(around @ around) / residual
     slope = (TEMPERATURE_SLOPE / TEMPERATURE_SPREAD**2 + float(around @ differences) / residual) / (
         1.0 / TEMPERATURE_SPREAD**2 + told
     )
-    return np.asarray(differences - np.clip(slope, 0.0, 0.01) * degrees)
+    return np.asarray(differences - np.clip(slope, 0.0, 2.0 * TEMPERATURE_SLOPE) * degrees)
 
 
 def blocks_needed(effect: float, spread: float, least: int = 6, most: int = 40) -> int:
