@@ -25,6 +25,13 @@ Changes = Annotated[
     ),
 ]
 
+Dims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim", metavar="NAME=SIZE", help="Size of an ONNX model's dimension, such as batch=8.", show_default=False
+    ),
+]
+
 Coefficients = Annotated[
     Path | None,
     typer.Option(
@@ -236,6 +243,12 @@ def changes(texts: Sequence[str] | None) -> dict[str, str | float]:
             number = math.nan
         found[key] = number if math.isfinite(number) and key != "compute_capability" else value
     return found
+
+
+def dims(texts: Sequence[str] | None) -> dict[str, int]:
+    """What ``--dim`` says: sizes by name of a dimension."""
+    given = pairs("--dim", texts, example="batch=8")
+    return {name: whole(f"--dim {shortened(name, 40)}", size, minimum=0) or 0 for name, size in given.items()}
 
 
 def _quoted(text: str) -> str:

@@ -30,7 +30,9 @@ def predict(
     gpu: Annotated[list[str], _option("--gpu", "NAME[,NAME...]", "GPU, or several side by side.")],
     source: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A hub name, config.json, operation list or trace.", show_default=False),
+        typer.Argument(
+            metavar="MODEL", help="A hub name, config.json, ONNX model, operation list or trace.", show_default=False
+        ),
     ] = None,
     trace: Annotated[str | None, _option("--trace", "FILE", "A profiler trace whose operators to price.")] = None,
     module: Annotated[
@@ -44,6 +46,7 @@ def predict(
     prompt: Annotated[str | None, _option("--prompt", "N", "Prompt tokens a sequence.")] = None,
     generate: Annotated[str | None, _option("--generate", "N", "Tokens to generate a sequence.")] = None,
     image_size: Annotated[str | None, _option("--image-size", "PIXELS", "Edge of the image.")] = None,
+    dim: options.Dims = None,
     dtype: Annotated[str | None, _option("--dtype", "NAME", "Format of the model [bf16].")] = None,
     weight_dtype: Annotated[str | None, _option("--weight-dtype", "NAME", "Format of the weights.")] = None,
     kv_dtype: Annotated[str | None, _option("--kv-dtype", "NAME", "Format of the KV cache.")] = None,
@@ -105,6 +108,7 @@ def predict(
         "weight_dtype": weight_dtype,
         "kv_cache_dtype": kv_dtype,
         "attn_dtype": attn_dtype,
+        "dims": options.dims(dim) or None,
     }
     run = {
         "attention": options.one_of("--attention", attention, ATTENTIONS),

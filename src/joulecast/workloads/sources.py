@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.errors import InputError, shortened
 from joulecast.workloads.exported import is_exported, workload_of_exported
 from joulecast.workloads.files import content_of, content_of_json, named, parse_json, read_bytes, text_of
+from joulecast.workloads.onnx_proto import is_onnx
 from joulecast.workloads.pytorch import is_module
 from joulecast.workloads.table import Workload
 from joulecast.workloads.trace_stream import is_trace
@@ -23,22 +24,25 @@ _FILE_ENDINGS = frozenset(
     {".json", ".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".pt", ".pt2", ".pth", ".bin", ".pkl", ".ckpt", ".npz",
      ".npy", ".h5", ".onnx", ".safetensors", ".gguf", ".zip", ".gz", ".toml", ".yaml", ".yml"}
 )  # fmt: skip
+_ONLY_ONNX = "dims are sizes of an ONNX model's inputs: {what} takes none"
 _SHAPES_ARE_FIXED = "{what} has its shapes and formats in it: {option} can't be asked of it"
 
 
-def open_workload(source: Any, request: Request | None = None, **options: Any) -> Workload:
+def open_workload(source: Any, request: Request | None = None, *, dims: Any = None, **options: Any) -> Workload:
     """The workload that `source` means.
 
     Parameters
     ----------
     source : str, Path, mapping, list or Workload
         A model's name (``meta-llama/Llama-3.1-8B``); the path of a Hugging Face ``config.json`` (or its
-        folder), an operation list, an EnergAIzer trace or a PyTorch profiler trace, told apart by content; the
-        same, parsed; or a workload, which is passed through.
+        folder), an ONNX model, an operation list, an EnergAIzer trace or a PyTorch profiler trace, told apart by
+        content; the same, parsed; or a workload, which is passed through.
     request : Request, optional
         What is asked of a model; otherwise made of `options` (``batch=8, prompt_tokens=2048``).
         Operation lists and traces have their shapes in them and take none, except that a trace can be
         had in another `dtype` (fp32, fp16, bf16).
+    dims : mapping of str to int, optional
+        Sizes of an ONNX model's open dimensions by name, or of its inputs by place (``images.0``).
 
     Returns
     -------
@@ -51,11 +55,13 @@ def open_workload(source: Any, request: Request | None = None, **options: Any) -
         apply. Files are only ever read as data: checkpoints and pickles are refused unopened.
     """
     if isinstance(source, Workload):
+        _refuse_dims("a workload", dims)
         _refuse_options("a workload", _given(request, options))
         return source
     if is_module(source):
         raise InputError("a PyTorch module needs example inputs: make its workload with joulecast.workload(module, x)")
     if isinstance(source, Mapping | list):
+        _refuse_dims("the given value", dims)
         return _from_json(source, "the given value", "model", request, options)
     if not isinstance(source, str | os.PathLike):
         raise InputError(
@@ -66,13 +72,18 @@ def open_workload(source: Any, request: Request | None = None, **options: Any) -
         raise InputError("the model's name is empty: give a name such as bert-base-uncased, or a file")
     path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises where there is no home
     if os.path.isdir(path) and (os.path.exists(path / "config.json") or not isinstance(source, str)):  # noqa: PTH110, PTH112
+        _refuse_dims(named(text), dims)
         return _from_folder(path, request, options)
     if os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112 - False, not an error, for an odd name
+        if is_onnx(path):
+            return _from_onnx(path, dims, request, options)
+        _refuse_dims(named(text), dims)
         return _from_file(path, request, options)
     if not isinstance(source, str) or _means_a_file(text):
         if os.path.isdir(path):  # noqa: PTH112
             return _from_folder(path, request, options)
         raise InputError(f"no such file: {named(text)}")
+    _refuse_dims(named(text), dims)
     from joulecast.workloads.catalogue import from_name
 
     return from_name(text, _request(request, options))
@@ -90,6 +101,12 @@ def _from_folder(path: Path, request: Request | None, options: Mapping[str, Any]
     return _from_file(config, request, options)
 
 
+def _from_onnx(path: Path, dims: Any, request: Request | None, options: Mapping[str, Any]) -> Workload:
+    from joulecast.workloads.onnx_model import workload_of_onnx
+
+    return workload_of_onnx(path, dims, **_given(request, options))
+
+
 def _from_file(path: Path, request: Request | None, options: Mapping[str, Any]) -> Workload:
     from joulecast.workloads.oplist import workload_of_csv, workload_of_parquet
 
@@ -105,6 +122,10 @@ def _from_file(path: Path, request: Request | None, options: Mapping[str, Any]) 
         _refuse_options("an exported program", given)
         return workload_of_exported(path, **precision)
     data = read_bytes(path)
+    if path.suffix.lower() == ".onnx":
+        lfs = data.startswith(b"version https://git-lfs")
+        what = "a pointer to a file in Git LFS: fetch the file" if lfs else "no ONNX model, or a damaged one"
+        raise InputError(f"{name} is {what}")
     content = content_of(data, name)
     if content == "json":
         title = path.stem if path.name != "config.json" else Path(os.path.abspath(path)).parent.name or "model"  # noqa: PTH100
@@ -160,6 +181,11 @@ def _given(request: Request | None, options: Mapping[str, Any]) -> dict[str, Any
         for one in fields(asked)
         if getattr(asked, one.name) != getattr(default, one.name)
     }
+
+
+def _refuse_dims(what: str, dims: Any) -> None:
+    if dims:
+        raise InputError(_ONLY_ONNX.format(what=what))
 
 
 def _refuse_options(what: str, given: Mapping[str, Any]) -> None:
