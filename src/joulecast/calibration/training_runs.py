@@ -57,7 +57,8 @@ class TrainingRun:
     def configuration(self) -> str:
         """The same for runs that differ in clock and power limit alone."""
         plain = {name: value for name, value in self.options.items() if name not in OPERATING_POINT}
-        return f"{self.source} {self.gpu} {sorted(plain.items(), key=lambda item: item[0])}"
+        source = self.source if isinstance(self.source, str | dict) else id(self.source)
+        return f"{source} {self.gpu} {sorted(plain.items(), key=lambda item: item[0])}"
 
 
 def read_runs(path: Path) -> list[TrainingRun]:

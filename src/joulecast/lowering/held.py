@@ -58,6 +58,7 @@ def held(rows: list[Row], recipe: Recipe, forward: Workload, learns: Learning) -
     layers = float(forward.info.get("num_layers") or 1)
     share = checkpointed(recipe, layers)
     later = siblings(rows)
+    convolutional = any(row.kind == "conv2d" for row in rows)
     saved = whole = again = 0.0
     for row in rows:
         reached = learns.reached(row)
@@ -65,7 +66,11 @@ def held(rows: list[Row], recipe: Recipe, forward: Workload, learns: Learning) -
             continue
         if row.kind == "gemm" and learns.weights(row) <= 0:
             continue  # the gradient of what it read needs its weights alone
+        if convolutional and row.kind == "elementwise" and row.columns["op"] == "relu":
+            continue  # works in place: what it wrote is what the next convolution keeps
         size = kept_bytes(row.kind, row.columns) * row.count * reached
+        if row.kind == "elementwise" and row.columns["op"] == "fused" and row.layer.endswith(".norm"):
+            size /= row.columns["inputs"]  # a batch norm reads its input twice and keeps it once
         if is_recomputed(row, recipe):
             again += size * share / layers
             size *= 1.0 - share

@@ -13,7 +13,7 @@ from joulecast.lowering.batch_norm import with_batch_statistics
 from joulecast.lowering.held import Held, checkpointed, held, is_recomputed, siblings
 from joulecast.lowering.learning import Learning
 from joulecast.lowering.recipe import Recipe
-from joulecast.lowering.rows import ATTENTION, Row, rows_of, whole
+from joulecast.lowering.rows import ATTENTION, Row, rows_of, weights_of, whole
 from joulecast.lowering.update import casts, update
 from joulecast.workloads.table import Workload, WorkloadBuilder
 
@@ -98,18 +98,22 @@ def training_step(forward: Workload, recipe: Recipe, *, unfused: bool = False) -
     for row in _backward(rows, learns):
         builder.add(row.kind, layer=row.layer, count=row.count, shard=row.shard, **row.columns)
     added = learns.added
-    trained = learns.trained(forward.parameters, added)
-    builder.begin_pass("optimizer")
-    for row in update(recipe, trained, learns.tensors):
+    # an operation list does not tell its parameters: they are the weights of its operations
+    parameters = forward.parameters or sum(row.count * weights_of(row) for row in rows if ".lora_" not in row.layer)
+    trained = learns.trained(parameters, added)
+    updates = list(update(recipe, trained, learns.tensors))
+    if updates:
+        builder.begin_pass("optimizer")
+    for row in updates:
         builder.add(row.kind, layer=row.layer, count=row.count, **row.columns)
     built = builder.build(
         memory=forward.memory,
-        parameters=forward.parameters + added,
+        parameters=parameters + added,
         info={**forward.info, "precision": recipe.precision},
         notes=forward.notes,
         unpriced=forward.unpriced,
     )
-    return Step(built, forward.parameters, trained, added, held(rows, recipe, forward, learns))
+    return Step(built, parameters, trained, added, held(rows, recipe, forward, learns))
 
 
 def _without_cache(rows: list[Row]) -> list[Row]:

@@ -196,7 +196,10 @@ def run_step(
     names = [one.phase for one in lowered.workload.passes]
     scale = np.array([_share(name, layout) for name in names])
     often = np.array([1.0 if name == "optimizer" else float(micro_batches) for name in names])
-    passes = replace(passes, count=passes.count * scale[passes.pass_of], host_s=passes.host_s * scale, repeats=often)
+    eager = execution.launch_mode == "eager"
+    started = np.array([AUTOGRAD if eager and name == "backward" else 1.0 for name in names])
+    host_s = passes.host_s * scale * started
+    passes = replace(passes, count=passes.count * scale[passes.pass_of], host_s=host_s, repeats=often)
     inner = np.array(["*" in name for name in lowered.workload.layers])[rows.layer]
     staged = np.array([name != "optimizer" for name in names])[rows.pass_id]
     staged &= np.array([name != "weights.cast" for name in lowered.workload.layers])[rows.layer]
