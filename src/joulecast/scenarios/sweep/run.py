@@ -143,7 +143,12 @@ def _processes(evaluator: Evaluator, todo: list[Span], store: Store | None, work
     pool = _pool(evaluator, workers)
 
     def submit(span: Span) -> Span:
-        spans_of[pool.submit(in_worker, *span)] = span
+        try:
+            future = pool.submit(in_worker, *span)
+        except BrokenProcessPool as error:  # a process died before: its span and this one are begun again together
+            future = Future()
+            future.set_exception(error)
+        spans_of[future] = span
         return span
 
     def finished(_: list[Any]) -> tuple[Span, Chunk]:
