@@ -13,7 +13,7 @@ from joulecast.gpus import Gpu, gpu_names, load_gpu
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.formats import substitute
 from joulecast.scenarios.prediction import MemoryNeed
-from joulecast.workloads.table import Workload
+from joulecast.workloads.table import OpTable, Workload
 
 #: What a context, its libraries and the allocator's slack take. [GB]
 FRAMEWORK_GB = 1.0
@@ -27,32 +27,51 @@ def memory_need(workload: Workload, gpu: Gpu, execution: Execution) -> MemoryNee
     Pipeline stages hold whole layers; the first has the embedding beside them, the last the vocabulary head. Weights
     are divided by the tensor-parallel degree, those of experts by the expert-parallel one where that is larger;
     activations by the tensor-parallel degree alone. So is the cache, as far as there are key-value heads to divide:
-    beyond, each GPU keeps a copy of one. It holds all microbatches. A model of 16 bit takes twice its bytes on a GPU
-    that runs it in 32.
+    beyond, each GPU keeps a copy of one. It holds all microbatches. Where no layer divides, each GPU holds all of it.
+    A model of 16 bit takes twice its bytes on a GPU that runs it in 32.
     """
     memory = workload.memory
     format_ = workload.info.get("dtype")
     wider = 2.0 if format_ in ("bf16", "fp16") and substitute(gpu, format_) == "fp32" else 1.0
-    cache_share = 1.0 / execution.tp
+    tp = tensor_degree(workload, execution)
+    cache_share = 1.0 / tp
     heads = workload.info.get("num_kv_heads")
     if heads:
-        cache_share = math.ceil(heads / execution.tp) / heads
+        cache_share = math.ceil(heads / tp) / heads
     weights, share = _largest_stage_bytes(workload, execution)
     cache = memory.kv_cache_bytes * execution.microbatches
     return MemoryNeed(
         weights_gb=wider * weights / 1e9,
         kv_cache_gb=wider * cache * cache_share * share / 1e9,
-        activations_gb=wider * memory.activation_bytes / execution.tp / 1e9,
+        activations_gb=wider * memory.activation_bytes / tp / 1e9,
         framework_gb=FRAMEWORK_GB,
         available_gb=gpu.dram_gib * _GIB,
     )
+
+
+def tensor_degree(workload: Workload, execution: Execution) -> int:
+    """GPUs that layers are divided over; 1 where no layer says how it divides: each GPU does all of the work."""
+    return execution.tp if any(_divides(name, table) for name, table in workload.tables.items()) else 1
+
+
+def _divides(name: str, table: OpTable) -> bool:
+    return len(table) > 0 and (name == "moe" or bool(table["shard"].any()))
+
+
+def without_operations(workload: Workload) -> Workload:
+    """`workload` with no more of its operations than `memory_need` looks at: its experts, a layer that divides."""
+    kept = {name: table for name, table in workload.tables.items() if name == "moe"}
+    for name, table in workload.tables.items():
+        if not kept and _divides(name, table):
+            kept[name] = table.take(np.flatnonzero(table["shard"])[:1])
+    return replace(workload, tables=kept)
 
 
 def _largest_stage_bytes(workload: Workload, execution: Execution) -> tuple[float, float]:
     """Weights of one GPU of the pipeline stage that has the most, and its share of the layers. [B, -]"""
     info, stages = workload.info, execution.pp
     experts = expert_weight_bytes(workload)
-    tp, spread = execution.tp, execution.expert_group
+    tp, spread = tensor_degree(workload, execution), execution.expert_group
     layers = int(info.get("num_layers") or 0)
     table = 2.0 * (info.get("vocab_size") or 0) * (info.get("hidden_size") or 0)
     others = workload.memory.weights_bytes - experts
@@ -133,7 +152,9 @@ def _narrower_weights(workload: Workload, memory: MemoryNeed, execution: Executi
 
 
 def _wider_layout(workload: Workload, gpu: Gpu, execution: Execution) -> str:
-    heads = workload.info.get("num_heads") or 0
+    heads = workload.info.get("num_heads")
+    if not heads:
+        return ""
     for tp in (2, 4, 8, 16):
         divides = heads % tp == 0 and (tp % execution.ep == 0 or execution.ep % tp == 0)
         if tp > execution.tp and divides and memory_need(workload, gpu, replace(execution, tp=tp)).fits:

@@ -21,7 +21,7 @@ from joulecast.lowering.execution import Execution, share_of_batch
 from joulecast.lowering.lower import for_gpu
 from joulecast.physics.timeline import Passes
 from joulecast.scenarios.footprint import Site, account
-from joulecast.scenarios.memory import memory_need
+from joulecast.scenarios.memory import memory_need, without_operations
 from joulecast.scenarios.pricing import host_of, passes_of, priced_rows, tokens_out
 from joulecast.scenarios.sweep.chunk import Chunk, Reasons
 from joulecast.scenarios.sweep.merged import Merged, merged
@@ -261,7 +261,7 @@ class InferenceEvaluator:
         if key not in kept:
             first, last = number * _TOGETHER, math.prod(len(self.space.axis(name).values) for name in self.asked)
             workloads = [self._opened(one, execution) for one in range(first, min(first + _TOGETHER, last))]
-            kept[key] = _Block(first, [one if isinstance(one, str) else replace(one, tables={}) for one in workloads],
+            kept[key] = _Block(first, [one if isinstance(one, str) else without_operations(one) for one in workloads],
                                merged(workloads, execution))  # fmt: skip
             self._kept.rows += kept[key].rows
             while self._kept.rows > _ROWS_KEPT and len(kept) > 1:
