@@ -37,12 +37,20 @@ def check_clock_mhz(clock_mhz: Any, lowest_mhz: float, highest_mhz: float, gpu: 
     return clock
 
 
-def check_power_limit_w(power_limit_w: Any, idle_w: float, gpu: str) -> float:
-    """A power limit above the GPU's idle power. [W]"""
+def check_power_limit_w(power_limit_w: Any, idle_w: float, gpu: str, settable_w: float = math.inf) -> float:
+    """A power limit above the GPU's idle power, or one that its driver can set, from `settable_w` on. [W]"""
     limit = number(power_limit_w, "power limit", "W")
-    if limit <= idle_w:
+    if limit <= idle_w and limit < settable_w:
         raise InputError(f"power limit of {limit:g} W is not above the idle power of {gpu}, {idle_w:g} W")
     return limit
+
+
+def beyond_settable(power_limit_w: float, lowest_w: float, highest_w: float, gpu: str) -> tuple[str, ...]:
+    """A warning where no driver would set a limit, though it can be worked out. [W]"""
+    if lowest_w <= power_limit_w <= highest_w:
+        return ()
+    side, end = ("below", lowest_w) if power_limit_w < lowest_w else ("above", highest_w)
+    return (f"{gpu} can't be set {side} {end:g} W, {power_limit_w:g} W were asked for",)
 
 
 def _in(unit: str) -> str:

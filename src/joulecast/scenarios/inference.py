@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w
+from joulecast.bounds.ranges import beyond_settable, check_clock_mhz, check_power_limit_w
 from joulecast.coefficients import store
 from joulecast.coefficients.intervals import load_intervals
 from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
@@ -117,7 +117,8 @@ def predict_workload(
     clock = check_clock_mhz(clock_mhz, described.clock_min_mhz, described.clock_max_mhz, described.name)
     limit = described.power_limit_default_w
     if power_limit_w is not None:
-        limit = check_power_limit_w(power_limit_w, described.idle_w, described.name)
+        lowest_w = described.power_limit_min_w
+        limit = check_power_limit_w(power_limit_w, described.idle_w, described.name, lowest_w)
     memory = memory_need(workload, described, execution)
     if not ignore_memory:
         refuse_what_does_not_fit(workload, memory, described, execution)
@@ -140,10 +141,9 @@ def predict_workload(
         )
     if execution.tp > 1 and "nccl" not in lowered.tables:
         warnings.append(f"tp={execution.tp} divides nothing of {workload.name}: each GPU does all of the work")
-    if limit > described.power_limit_max_w:
-        warnings.append(
-            f"{described.name} can't be set above {described.power_limit_max_w:g} W, {limit:g} W were asked for"
-        )
+    if execution.ep > 1 and "moe" not in workload.tables:
+        warnings.append(f"{workload.name} has no experts: ep={execution.ep} divides nothing")
+    warnings += beyond_settable(limit, described.power_limit_min_w, described.power_limit_max_w, described.name)
     if any(run.clock_mhz <= described.clock_min_mhz * 1.01 and run.throttled for run in runs.values()):
         warnings.append(f"the power limit of {limit:g} W is exceeded even at the lowest clock")
     return parts.prediction(memory, host, tuple(warnings))

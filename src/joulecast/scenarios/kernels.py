@@ -236,7 +236,7 @@ def _limits(gpu: Gpu, column: Any, argument: float | None, n: int) -> npt.NDArra
         return np.full(n, gpu.power_limit_default_w)
     length = length_of("power_limit_w", value) if argument is None else None
     if length is None:
-        return np.full(n, check_power_limit_w(value, gpu.idle_w, gpu.name))
+        return np.full(n, check_power_limit_w(value, gpu.idle_w, gpu.name, gpu.power_limit_min_w))
     if length not in (1, n):
         raise InputError(f"column power_limit_w has {length} rows where {n} are expected")
     try:
@@ -244,9 +244,9 @@ def _limits(gpu: Gpu, column: Any, argument: float | None, n: int) -> npt.NDArra
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"column power_limit_w must hold numbers of W, got {shortened(value)}") from None
     values[np.isnan(values)] = gpu.power_limit_default_w
-    bad = values[~(np.isfinite(values) & (values > gpu.idle_w))]
+    bad = values[~(np.isfinite(values) & ((values > gpu.idle_w) | (values >= gpu.power_limit_min_w)))]
     if bad.size:
-        check_power_limit_w(bad[0], gpu.idle_w, gpu.name)
+        check_power_limit_w(bad[0], gpu.idle_w, gpu.name, gpu.power_limit_min_w)
     return np.broadcast_to(values, (n,))
 
 

@@ -44,7 +44,7 @@ def limits_of(values: Sequence[float | Share | None], gpu: Gpu) -> tuple[Floats,
     low, high = gpu.power_limit_min_w, gpu.power_limit_max_w
     limits, _ = _resolved(values, low, high, gpu.power_limit_default_w)
     given = np.array([value is not None for value in values])
-    wrong = (limits <= gpu.idle_w) | (given & ~((limits >= low) & (limits <= high)))
+    wrong = given & ~((limits >= low) & (limits <= high))
     return limits, wrong, f"power limit outside what {_plain(gpu)} can be set to: {low:g} to {high:g} W"
 
 

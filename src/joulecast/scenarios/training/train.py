@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w, number
+from joulecast.bounds.ranges import beyond_settable, check_clock_mhz, check_power_limit_w, number
 from joulecast.coefficients.training import Scales, scales_of
 from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
@@ -107,7 +107,7 @@ def train(
     clock = check_clock_mhz(clock_mhz, described.clock_min_mhz, described.clock_max_mhz, described.name)
     limit = described.power_limit_default_w
     if power_limit_w is not None:
-        limit = check_power_limit_w(power_limit_w, described.idle_w, described.name)
+        limit = check_power_limit_w(power_limit_w, described.idle_w, described.name, described.power_limit_min_w)
     if layout.gpus > 1 and described.nvlink_gb_s <= 0 and described.pcie_gb_s <= 0:
         raise InputError(f"{described.name} has no link to other GPUs: give gpus=1")
     micro = int(forward.info.get("batch") or 1)
@@ -171,7 +171,7 @@ def train(
         intervals=figures.intervals,
         provenance=figures.provenance,
         table=figures.table,
-        warnings=_warnings(memory, described.name, limit, described.power_limit_max_w),
+        warnings=_warnings(memory, described, limit),
         notes=forward.notes,
         info=MappingProxyType(
             {
@@ -297,13 +297,11 @@ def _steps(
     return float(np.ceil(data * epochs / batch))
 
 
-def _warnings(memory: Any, name: str, limit_w: float, most_w: float) -> tuple[str, ...]:
-    found = []
+def _warnings(memory: Any, gpu: Gpu, limit_w: float) -> tuple[str, ...]:
+    found: list[str] = []
     if not memory.fits:
         found.append(
-            f"needs {memory.needed_gb:.1f} GB of memory a GPU where {name} has {memory.available_gb:.1f} GB: "
+            f"needs {memory.needed_gb:.1f} GB of memory a GPU where {gpu.name} has {memory.available_gb:.1f} GB: "
             "it would not run"
         )
-    if limit_w > most_w:
-        found.append(f"{name} can't be set above {most_w:g} W, {limit_w:g} W were asked for")
-    return tuple(found)
+    return (*found, *beyond_settable(limit_w, gpu.power_limit_min_w, gpu.power_limit_max_w, gpu.name))
