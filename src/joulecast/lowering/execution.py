@@ -105,6 +105,10 @@ def share_of_batch(batch: int, dp: int, microbatches: int) -> int:
     InputError
         If `batch` does not divide; the nearest that do are named.
     """
+    for name, value in (("batch", batch), ("dp", dp), ("microbatches", microbatches)):
+        whole = isinstance(value, Integral) or (isinstance(value, float) and value % 1 == 0)
+        if isinstance(value, bool) or not whole or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, got {shortened(value)!r}")
     parts = dp * microbatches
     if batch % parts == 0:
         return batch // parts

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from joulecast.bounds.ranges import number
 from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu
 
@@ -94,7 +95,7 @@ class Layout:
             if self.dp % group:
                 raise InputError(f"shard_group={group} must divide the {self.dp} data-parallel GPUs")
             object.__setattr__(self, "shard_group", group)
-        if self.node_link_gb_s is not None and not 0 < float(self.node_link_gb_s) <= 1e5:
+        if self.node_link_gb_s is not None and not 0 < number(self.node_link_gb_s, "node_link_gb_s", "GB/s") <= 1e5:
             raise InputError(f"node_link_gb_s must be between 0 and 100,000 GB/s, got {self.node_link_gb_s}")
 
     @property
@@ -128,6 +129,8 @@ def micro_batches(global_batch: int, micro_batch: int, layout: Layout) -> int:
         If they do not divide, with the nearest global batch that does.
     """
     whole = micro_batch * layout.dp
+    if isinstance(global_batch, bool) or not isinstance(global_batch, Integral) or global_batch < 1:
+        raise InputError(f"global_batch must be a whole number of at least 1, got {shortened(global_batch)!r}")
     if global_batch % whole:
         near = max(whole, round(global_batch / whole) * whole)
         raise InputError(
