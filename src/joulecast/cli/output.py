@@ -39,10 +39,13 @@ def chosen_format(json: bool, csv: bool, output: Path | None) -> str:
     Raises
     ------
     InputError
-        If both flags are given, or the ending is none of these.
+        If both flags are given, the ending is none of these, or `output` can't be written: told before anything is
+        worked out, and before any other file is written.
     """
     if json and csv:
         raise InputError("--json and --csv exclude each other: give one")
+    if output is not None:
+        files.check_writable(output)
     if json or csv:
         return "json" if json else "csv"
     if output is None:

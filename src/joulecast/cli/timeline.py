@@ -67,7 +67,8 @@ def asked(file: str | None, passes: str | None, phase: str | None, meter_ms: str
     Raises
     ------
     InputError
-        For an ending that says no format, a meter that can't be read, a flag without ``--timeline``.
+        For an ending that says no format, a file that can't be written, a meter that can't be read, a flag without
+        ``--timeline``.
     """
     if file is None:
         for flag, given in (
@@ -76,6 +77,7 @@ def asked(file: str | None, passes: str | None, phase: str | None, meter_ms: str
             if given is not None:
                 raise InputError(f"{flag} goes with --timeline FILE")
         return None
+    from joulecast.reports.files import check_writable
     from joulecast.scenarios.timeline import PASSES
 
     ending = ""
@@ -84,6 +86,7 @@ def asked(file: str | None, passes: str | None, phase: str | None, meter_ms: str
         if not ending:
             known = ", ".join((*CHARTS, *TRACES, *TABLES))
             raise InputError(f"can't tell the format of {shortened(Path(file))}: end it in {known}, or give -")
+        check_writable(Path(file))
     which = options.one_of("--timeline-passes", passes, PASSES) or "some"
     return Asked(Path(file) if ending else None, ending, which, phase, _meter(meter_ms))
 

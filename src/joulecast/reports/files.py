@@ -43,14 +43,33 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     write_stream(path, [content.encode("utf-8") if isinstance(content, str) else content])
 
 
-def write_stream(path: Path, pieces: Iterable[bytes]) -> None:
-    """As `write_atomic`, piece by piece: what is written need not be held whole."""
+def check_writable(path: Path) -> None:
+    """Refuse a file that can't be written, before anything is done for it.
+
+    Raises
+    ------
+    InputError
+        If the folder is missing or closed to us, or `path` is a folder or a device.
+    """
     name = shortened(path)
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"can't write to {name}: it is no ordinary file")
         if not path.parent.is_dir():
             raise InputError(f"can't write to {name}: its folder does not exist")
+        if not os.access(path.resolve().parent, os.W_OK):
+            raise InputError(f"can't write to {name}: its folder can't be written to")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"can't write to {name}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def write_stream(path: Path, pieces: Iterable[bytes]) -> None:
+    """As `write_atomic`, piece by piece: what is written need not be held whole."""
+    check_writable(path)
+    name = shortened(path)
+    try:
         target = path.resolve()
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".joulecast-", suffix=".tmp")
         try:
@@ -64,8 +83,7 @@ def write_stream(path: Path, pieces: Iterable[bytes]) -> None:
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"can't write to {name}: {reason}") from None
+        raise InputError(f"can't write to {name}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
