@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast.cli import options
+from joulecast.cli import options, with_options
 from joulecast.cli.output import Answer, chosen_format, give
-from joulecast.errors import InputError
+from joulecast.errors import InputError, shortened
 
 if TYPE_CHECKING:
     from joulecast.reports.tables import Block
@@ -67,14 +67,11 @@ def explain(
     if training and set(asked) - {"changes"}:
         raise InputError("--batch, --prompt, --generate and --dtype ask for an inference: with --train give "
                          "--with micro_batch=..., --with sequence_tokens=..., --with precision=...")  # fmt: skip
-    asked |= {name: _value(text) for name, text in options.pairs("--with", with_, example="gpus=8").items()}
+    asked |= _with(with_, asked)
 
     import joulecast as jc
 
-    try:
-        found = jc.explain(source, gpu, training=training, slack=room, **asked)
-    except TypeError as error:
-        raise InputError(f"--with names an option that there is not: {error}") from None
+    found = jc.explain(source, gpu, training=training, slack=room, **asked)
     give(
         Answer(lambda: _page(found, shown, room), lambda: _document(found, source, gpu), lambda: _rows(found)),
         form,
@@ -87,15 +84,15 @@ def add_to(app: typer.Typer) -> None:
     app.command("explain")(explain)
 
 
-def _value(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _with(texts: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+    """What ``--with`` asks for."""
+    found: dict[str, Any] = {}
+    for spelt, text in options.pairs("--with", texts, example="gpus=8").items():
+        name = with_options.argument(spelt)
+        if name in found or name in given:
+            raise InputError(f"{shortened(name, 40)} is given twice")
+        found[name] = with_options.value(text)
+    return found
 
 
 def _rows(found: Explanation) -> list[dict[str, Any]]:

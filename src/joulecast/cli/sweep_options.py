@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.cli import options
+from joulecast.cli import options, with_options
 from joulecast.errors import InputError, shortened
 
 if TYPE_CHECKING:
@@ -147,11 +146,14 @@ def of_training(
     ours |= {name: given.pop(name) for name in ("launch_mode", "attention") if name in given}
     ours |= {name: given.pop(name) for name in ("tp", "pp", "ep") if name in given}
     if given:
-        named = ", ".join(name.replace("_", " ") for name in given)
-        raise InputError(f"with --train, {named} can't be given by flags of inference: give --with OPTION=VALUES")
-    for name in ("clock_mhz", "power_limit_w"):
+        named = ", ".join("--set" if name == "changes" else name.replace("_", " ") for name in given)
+        raise InputError(f"with --train, {named} can't be given: what train takes comes by --with OPTION=VALUES")
+    for name, flag, example in (
+        ("clock_mhz", "--clock", "900:1980:90"),
+        ("power_limit_w", "--power-limit", "300:700:50"),
+    ):
         if ours.get(name) == _ALL:
-            raise InputError(f"with --train, give {name.partition('_')[0]} as numbers, such as 900:1980:90")
+            raise InputError(f"with --train, give {flag} as numbers, such as {example}")
     options_of_training = _with(with_)
     twice = sorted(set(ours) & set(options_of_training))
     if twice:
@@ -162,28 +164,17 @@ def of_training(
 def _with(texts: Sequence[str] | None) -> dict[str, Any]:
     """What ``--with`` asks for: by option one value or several, numbers where they are."""
     found: dict[str, Any] = {}
-    for name, text in options.pairs("--with", texts, example="zero=1,3").items():
-        flag = f"--with {shortened(name, 40)}"
+    for given, text in options.pairs("--with", texts, example="zero=1,3").items():
+        flag, name = f"--with {shortened(given, 40)}", with_options.argument(given)
+        if name in found:
+            raise InputError(f"--with gives {shortened(name, 40)} twice")
         several = options.names(flag, [text])
         if any(":" in word for word in several):
-            found[name] = [_number(one) for one in options.numbers(flag, text, "its unit", example="1:8:1") or ()]
+            spanned = options.numbers(flag, text, "its unit", example="1:8:1") or ()
+            found[name] = [with_options.number(one) for one in spanned]
         else:
-            found[name] = [_plain(word) for word in several]
+            found[name] = [with_options.value(word) for word in several]
     return found
-
-
-def _plain(word: str) -> Any:
-    if word.lower() in ("true", "false"):
-        return word.lower() == "true"
-    try:
-        value = float(word) if word.isascii() and "_" not in word else math.nan
-    except ValueError:
-        value = math.nan
-    return _number(value) if math.isfinite(value) else word.strip().lower().replace("-", "_")
-
-
-def _number(value: float) -> float | int:
-    return int(value) if value == int(value) else value
 
 
 def check_files(output: Path | None, plot: Path | None) -> None:
@@ -194,6 +185,7 @@ def check_files(output: Path | None, plot: Path | None) -> None:
     InputError
     """
     from joulecast.reports.columns import form_of
+    from joulecast.reports.files import check_writable
 
     if output is not None:
         form_of(output)
@@ -204,5 +196,5 @@ def check_files(output: Path | None, plot: Path | None) -> None:
 
         plots.available()
     for path in (output, plot):
-        if path is not None and not path.parent.is_dir():
-            raise InputError(f"can't write to {shortened(path)}: its folder does not exist")
+        if path is not None:
+            check_writable(path)
