@@ -61,7 +61,9 @@ def calibrate(
     """Fit coefficients of a GPU to measured kernels.
 
     joulecast calibrate docs/examples/measured.csv --out my-coefficients
+
     joulecast calibrate --passes passes.csv
+
     joulecast calibrate --training steps.csv
 
     The audit runs first; rows that can't be are set aside. Predictions find

@@ -30,6 +30,10 @@ def page(outcomes: Sequence[Outcome], site: Site | None) -> list[Block]:
     return blocks + pages.remarks([one.prediction for one in outcomes if one.prediction is not None])
 
 
+#: What a row is the best at, in few letters: lines below the table say it in words.
+_NAMED = {(True, False): "fastest", (False, True): "fewest J", (True, True): "best", (False, False): ""}
+
+
 def _table(points: Sequence[tuple[Outcome, dict[str, bool]]]) -> Table:
     rows: list[tuple[str, ...]] = []
     styles = []
@@ -41,7 +45,7 @@ def _table(points: Sequence[tuple[Outcome, dict[str, bool]]]) -> Table:
             rows.append((*head, f"no answer: {outcome.error}"))
             styles.append("red")
             continue
-        named = [word for word, so in (("fastest", mark["fastest"]), ("fewest J", mark["fewest_joules"])) if so]
+        named = _NAMED[mark["fastest"], mark["fewest_joules"]]
         rows.append(
             (
                 *head,
@@ -51,7 +55,7 @@ def _table(points: Sequence[tuple[Outcome, dict[str, bool]]]) -> Table:
                 text.energy(p.energy_j),
                 text.significant(p.energy_per_token_j),
                 pages.short_bound(p.bound_by.removesuffix(", cap")),
-                ", ".join(named),
+                named,
             )
         )
         styles.append("bold" if named else "")

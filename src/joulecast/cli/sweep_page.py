@@ -83,7 +83,7 @@ def page(told: Told) -> list[Block]:
     blocks: list[Block] = [_heading(told), _asked(told)]
     blocks.append(_best_table(told, labels))
     x, y = told.pair
-    whole = f"front: {x.title} against {y.title}, {text.whole(found.front.size)} points"
+    whole = f"front: {x.title} against {y.title}, {_points(found.front.size)}"
     some = f", {front.size} of them here" if front.size < found.front.size else ""
     blocks += [Heading(whole + some), _front_table(told, front, labels)]
     blocks.append(
@@ -152,8 +152,17 @@ def _value(value: Any) -> Any:
 
 
 def _heading(told: Told) -> Heading:
-    count = f"{text.whole(told.found.points)} points, {text.whole(told.found.feasible)} feasible"
+    count = f"{_points(told.found.points)}, {text.whole(told.found.feasible)} feasible"
     return Heading(str(told.evaluator.source).rsplit("/", 1)[-1], count)
+
+
+def _points(count: int) -> str:
+    return f"{text.whole(count)} point" + ("" if count == 1 else "s")
+
+
+def _listed(pieces: Sequence[str]) -> tuple[str, ...]:
+    """Pieces of a list, apart by semicolons."""
+    return (*(f"{piece};" for piece in pieces[:-1]), *pieces[-1:])
 
 
 def _asked(told: Told) -> Facts:
@@ -167,21 +176,21 @@ def _asked(told: Told) -> Facts:
         pieces.append(_axis_words(axis, values))
     kept = f"{text.whole(told.found.throttled)} of the feasible throttle under their limit"
     return Facts(
-        (("  asked", tuple(pieces)), *([("  throttled", (kept,))] if told.found.throttled else [])), label_width=16
+        (("  asked", _listed(pieces)), *([("  throttled", (kept,))] if told.found.throttled else [])), label_width=16
     )
 
 
 def _axis_words(axis: Axis, values: list[Any]) -> str:
     title, unit = _TITLES.get(axis.name, (axis.name.removeprefix(SET), ""))
     if isinstance(values[0], Share):
-        return f"{title}: {len(values)} over each range;"
+        return f"{title}: {len(values)} over each range"
     words = [
         getattr(value, "name", None) or (_number(value) if isinstance(value, int | float) else str(value))
         for value in values
     ]
     if len(words) > 4:
         words = [words[0], "...", words[-1], f"({len(values)})"]
-    return f"{title}: {' '.join(words) if len(values) > 4 else ', '.join(words)} {unit}".strip() + ";"
+    return f"{title}: {' '.join(words) if len(values) > 4 else ', '.join(words)} {unit}".strip()
 
 
 def _labels(told: Told) -> dict[str, int]:
@@ -296,8 +305,8 @@ def _provenance(told: Told) -> Facts:
     for gpu in dict.fromkeys(row["gpu"] for row in rows):
         mine = [row for row in rows if row["gpu"] == gpu]
         found = [max((row[name] for row in mine), key=PROVENANCES.index) for name in _PROVENANCE]
-        pieces.append(f"{gpu}: times {found[0]}, power {found[1]};")
-    return Facts((("provenance", tuple(pieces)), ("±", ("half of the 90 % interval",))), label_width=16)
+        pieces.append(f"{gpu}: times {found[0]}, power {found[1]}")
+    return Facts((("provenance", _listed(pieces)), ("±", ("half of the 90 % interval",))), label_width=16)
 
 
 def _signed(value: float) -> str:
