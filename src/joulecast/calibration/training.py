@@ -221,12 +221,31 @@ def figures(tables: RunTables, scales: Scales) -> tuple[Floats, Floats]:
     return time_s[0], power_w[0]
 
 
+def power_over_clock(tables: RunTables, scales: Scales) -> tuple[Floats, Floats, Floats]:
+    """Time, mean power, and power of waiting of each step at each of its clocks, whatever the limit. [s, W, W]
+
+    Returns
+    -------
+    time_s, power_w, waiting_w : ndarray, shape (n, k)
+    """
+    time_s, power_w, waiting_w = _over_clock(tables, _vector(scales)[None])
+    return time_s[0], power_w[0], waiting_w[0]
+
+
 def _vector(scales: Scales) -> Floats:
     return np.array([getattr(scales, name) for name in (*TIMED, *POWERED)])
 
 
 def _evaluated(tables: RunTables, scales: Floats) -> tuple[Floats, Floats]:
-    """Time and power, shape (m, n), of each step at each of `m` rows of scales in the order of `TIMED`, `POWERED`.
+    """Time and power, shape (m, n), of each step at each of `m` rows of scales in the order of `TIMED`, `POWERED`."""
+    time_s, power_w, _ = _over_clock(tables, scales)
+    if time_s.shape[-1] == 1:
+        return time_s[..., 0], power_w[..., 0]
+    return _settled(time_s, power_w, tables.limit_w * scales[:, -1, None])
+
+
+def _over_clock(tables: RunTables, scales: Floats) -> tuple[Floats, Floats, Floats]:
+    """Time, power, and power of waiting, shape (m, n, k).
 
     Waiting in a pipeline grows with the passes. Where there is one clock, it is the one that was settled at scales 1.
     """
@@ -240,16 +259,14 @@ def _evaluated(tables: RunTables, scales: Floats) -> tuple[Floats, Floats]:
     plain = np.sum(repeats * pass_time_s(plain_gpu, tables.host_s[:, None]), axis=-1)
     time_s = passes + tables.exchange_s * scales[:, 5, None, None] + tables.waiting_s * passes / plain
     holding_s = tables.holding_s * np.sum(repeats * gpu_s, axis=-1) / np.sum(repeats * plain_gpu, axis=-1)
-    energy, static, floor, knee, share = (scales[:, 6 + at, None, None] for at in range(5))
+    energy, static, floor, knee = (scales[:, 6 + at, None, None] for at in range(4))
     scale = _core_scale(tables, floor, knee)
     drive = scale * tables.clock_mhz / tables.rate_mhz[:, None]
     work_j = (
         tables.active_w[:, None] * drive * holding_s + tables.core_j[:, None] * scale + tables.dram_j[:, None]
     ) * energy
-    power_w = static * (tables.idle_w[:, None] + tables.clocked_w[:, None] * drive) + work_j / time_s
-    if time_s.shape[-1] == 1:
-        return time_s[..., 0], power_w[..., 0]
-    return _settled(time_s, power_w, tables.limit_w * share[..., 0])
+    waiting_w = static * (tables.idle_w[:, None] + tables.clocked_w[:, None] * drive)
+    return time_s, waiting_w + work_j / time_s, waiting_w
 
 
 def _core_scale(tables: RunTables, floor: Any, knee: Any) -> Floats:

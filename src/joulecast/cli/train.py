@@ -62,6 +62,9 @@ def train(
     autotuned: Annotated[
         bool, typer.Option("--autotuned", help="Convolutions try kernels out first.", rich_help_panel=_RECIPE)
     ] = False,
+    fused_norms: Annotated[
+        bool, typer.Option("--fused-norms", help="Batch norm and activation are one kernel.", rich_help_panel=_RECIPE)
+    ] = False,
     lora_rank: Annotated[str | None, _option("--lora-rank", "N", "Rank of what LoRA adds [16].", _RECIPE)] = None,
     weight_dtype: Annotated[
         str | None, _option("--weight-dtype", "NAME", "Format of frozen weights, such as int4.", _RECIPE)
@@ -144,6 +147,7 @@ def train(
         "clip_gradients": clip or None,
         "channels_last": channels_last or None,
         "autotuned": autotuned or None,
+        "fused_norms": fused_norms or None,
         "checkpointing": options.word(checkpointing),
         "checkpointed_layers": whole("--checkpointed-layers", checkpointed_layers),
         "trainable": options.word(trainable),

@@ -39,7 +39,7 @@ def validate(
         typer.Option(
             "--only",
             metavar="PART",
-            help="One part: kernels, passes, generations, engines, pipelines, slowdown.",
+            help="One part: kernels, passes, generations, engines, pipelines, training, slowdown.",
             **_OPTION,
         ),
     ] = None,

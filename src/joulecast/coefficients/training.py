@@ -130,11 +130,10 @@ def scales_of(gpu: str, precision: str, kind: str = "") -> Scales:
     precision : str
         As in `joulecast.lowering.recipe.PRECISIONS`.
     kind : str
-        Kind of network that shipped scales are told apart by.
+        Kind of network (``convolution``) that shipped scales have a scope of its own for.
     """
     for known in _known():
-        found = known.of(gpu, f"{kind} {precision}".strip()) if kind else None
-        found = found or (known.scopes.get(kind) if kind else None) or known.of(gpu, precision)
+        found = (known.scopes.get(kind) if kind else None) or known.of(gpu, precision)
         if found is not None:
             return found
     return Scales()

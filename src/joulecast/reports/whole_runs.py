@@ -38,6 +38,20 @@ PARTS = {
         "period of the meter, are set aside. Models that the catalogue does not know (diffusion, detection, "
         "captioning) are not scored.",
     ),
+    "training": (
+        "Training",
+        "Steps of networks, each predicted without its own network (or GPU) in any fit. MPT decoders under FSDP: scales "
+        "of time by GPU and precision, networks left out. NVIDIA's DeepLearningExamples (DLE; BERT and ResNet-50, 1-16 "
+        "GPUs, rows whose shapes are stated): scales by framework, the other GPU generation left out. torchvision and "
+        "timm: scales by machine and precision, families of networks left out. Zeus: ratios of time and energy to the "
+        "highest power limit, and power; static power, energies and voltage of each GPU fitted on its other networks. "
+        "Perseus: pipelines under clock plans and power limits, ratios to the highest; how the stages' work is "
+        "balanced is measured once, energies fitted on the GPU's other models. Its stage clock sweeps: nothing fitted. "
+        "MLPerf: power of nodes of eight H100s; what the host draws and a factor on energies fitted on the other "
+        "benchmarks. del Rey: Keras networks, an image; the rate of the input is that of the machine's smallest "
+        "network. 'Configurations measured' are mean errors of the rest of a GPU's runs after a fit to ten of them, "
+        "chosen at random. 'Nothing fitted' is what is predicted out of the box.",
+    ),
 }
 
 #: What each mechanism is called.
@@ -56,9 +70,10 @@ _QUANTITIES = {
     "generations": ("time", "power", "energy"),
     "engines": ("throughput", "power"),
     "pipelines": ("time", "power", "energy"),
+    "training": ("time", "power", "energy"),
 }
 
-_STATISTIC = {"generations": "mean", "engines": "median", "pipelines": "median"}
+_STATISTIC = {"generations": "mean", "engines": "median", "pipelines": "median", "training": "mean"}
 
 
 def sections(document: Row) -> list[str]:
@@ -67,6 +82,7 @@ def sections(document: Row) -> list[str]:
     for name, tables in (document.get("runs") or {}).items():
         title, text = PARTS[name]
         parts += [f"## {title}", text, _markdown(name, [*tables["groups"], *tables["total"]]), *_floor(tables)]
+        parts += _memory(tables)
         parts += ["By model:", _markdown(name, tables["models"])]
     return parts + ablation(document.get("ablation") or ())
 
@@ -110,6 +126,16 @@ def _ablated(rows: Sequence[Row], datasets: Sequence[str]) -> list[tuple[str, ..
 
     names = dict.fromkeys(row["without"] for row in rows)
     return [(MECHANISMS[name], *(cell(name, dataset) for dataset in datasets)) for name in names]
+
+
+def _memory(tables: Row) -> list[str]:
+    found = tables.get("memory")
+    if not found or not found["rows"]:
+        return []
+    return [
+        f"Memory: the largest batch that fits, found by halving (timm, RTX 3090, {found['rows']} rows), is right "
+        f"in {percent(found['right'])}, and right or off by one halving in {percent(found['within_one'])}."
+    ]
 
 
 def _head(name: str) -> tuple[str, ...]:

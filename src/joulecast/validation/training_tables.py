@@ -10,6 +10,7 @@ from typing import Any
 from joulecast.calibration.networks import NETWORKS
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.errors import InputError
+from joulecast.workloads.sources import open_workload
 
 #: MPT's sizes (width, heads, layers): configurations in the benchmark's repository.
 _MPT = {
@@ -22,7 +23,7 @@ _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 
 def mpt(folder: Path) -> Iterator[TrainingRun]:
     """Tokens a second of MPT decoders under FSDP (mosaicml/llm-foundry)."""
-    for row in _rows(folder / "mpt_llm_training_throughput.csv"):
+    for row in rows_of_csv(folder / "mpt_llm_training_throughput.csv"):
         width, heads, layers = _MPT[row["model"].split("-")[1]]
         config = {
             "model_type": "mpt", "d_model": width, "n_heads": heads, "n_layers": layers, "vocab_size": 50368,
@@ -57,7 +58,7 @@ _TORCHVISION_GPUS = {
 
 def torchvision(folder: Path) -> Iterator[TrainingRun]:
     """Training steps of torchvision's networks, batch 12, one GPU, cuDNN trying its kernels out."""
-    for row in _rows(folder / "torchvision_step_times.csv"):
+    for row in rows_of_csv(folder / "torchvision_step_times.csv"):
         known = NETWORKS.get(row["model"])
         if row["mode"] != "training" or row["gpu_count"] != "1" or known is None or row["precision"] == "FP64":
             continue
@@ -80,7 +81,7 @@ def torchvision(folder: Path) -> Iterator[TrainingRun]:
 
 def timm(folder: Path) -> Iterator[TrainingRun]:
     """Training steps of timm's networks under AMP on an RTX 3090, the largest batch that fitted."""
-    for row in _rows(folder / "timm_rtx3090_training.csv"):
+    for row in rows_of_csv(folder / "timm_rtx3090_training.csv"):
         known = _timm_network(row["model"])
         if known is None:
             continue
@@ -99,16 +100,21 @@ def timm(folder: Path) -> Iterator[TrainingRun]:
         )  # fmt: skip
 
 
-_TIMM = {
+def _deit(width: int) -> dict[str, Any]:
+    return {"model_type": "vit", "hidden_size": width, "num_hidden_layers": 12, "num_attention_heads": width // 64,
+            "intermediate_size": 4 * width, "image_size": 224, "patch_size": 16}  # fmt: skip
+
+
+_TIMM: Mapping[str, Any] = {
     "vit_large_patch16_224": "vit-large-patch16-224",
     "vit_base_patch16_224": "vit-base-patch16-224",
-    "deit_base_patch16_224": "deit-base",
-    "deit_small_patch16_224": "deit-small",
-    "deit_tiny_patch16_224": "deit-tiny",
+    "deit_base_patch16_224": _deit(768),
+    "deit_small_patch16_224": _deit(384),
+    "deit_tiny_patch16_224": _deit(192),
 }
 
 
-def _timm_network(name: str) -> tuple[str, str] | None:
+def _timm_network(name: str) -> tuple[Any, str] | None:
     if name in NETWORKS:
         return NETWORKS[name]
     ours = _TIMM.get(name)
@@ -121,28 +127,62 @@ _ZEUS_GPUS = {
     "Tesla V100 (250 W max limit, PCIe class)": "V100-PCIE-32GB",
     "Tesla P100 (250 W max limit, PCIe class)": "P100-PCIE-16GB",
 }  # fmt: skip
-_ZEUS = {
-    "resnet50": ("microsoft/resnet-50", 1281167, {"image_size": 224}),
-    ("bert_base_uncased", "squad"): ("bert-base-uncased", 88524, {"sequence_tokens": 384, "attention": "eager"}),
-    ("bert_base_uncased", "sentiment140"): (
-        "bert-base-uncased",
-        500000,
-        {"sequence_tokens": 128, "attention": "eager"},
-    ),
+_ZEUS: Mapping[Any, Any] = {
+    "resnet50": ("microsoft/resnet-50", 1281167, {"image_size": 224, "autotuned": True}),
+    "squad": ("bert-base-uncased", 88524, {"sequence_tokens": 384, "attention": "eager"}),
+    "sentiment140": ("bert-base-uncased", 500000, {"sequence_tokens": 128, "attention": "eager"}),
+    "ncf": ("ncf", 4970845, {}),
 }
+
+#: MovieLens-1M: users and films; factors of neural collaborative filtering by products and by layers (He et al., 2017).
+_USERS, _FILMS, _BY_PRODUCTS, _BY_LAYERS = 6040, 3706, 32, 128
+
+
+def _ncf(batch: int, precision: str) -> Any:
+    """Neural collaborative filtering over a batch, as an operation list."""
+    pairs = [(_USERS, _BY_PRODUCTS), (_FILMS, _BY_PRODUCTS), (_USERS, _BY_LAYERS), (_FILMS, _BY_LAYERS)]
+    ops: list[dict[str, Any]] = [
+        {"op": "gather", "rows": batch, "dim": dim, "table_rows": rows, "dtype": precision} for rows, dim in pairs
+    ]
+    ops.append({"op": "mul", "elements": batch * _BY_PRODUCTS, "inputs": 2, "dtype": precision})
+    width = 2 * _BY_LAYERS
+    while width > _BY_PRODUCTS:
+        ops.append({"op": "gemm", "m": batch, "n": width // 2, "k": width, "dtype": precision})
+        ops.append({"op": "relu", "elements": batch * width // 2, "inputs": 1, "dtype": precision})
+        width //= 2
+    ops.append({"op": "gemm", "m": batch, "n": 1, "k": 2 * _BY_PRODUCTS, "dtype": precision})
+    return open_workload(ops)
 
 
 def zeus(folder: Path) -> Iterator[TrainingRun]:
-    """Epochs under power limits on one GPU (Zeus, NSDI 2023); scored by ratios to the highest limit, and by power."""
-    for row in _rows(folder / "zeus_power_limit_sweeps.csv"):
-        known: Any = _ZEUS.get(row["model"]) or _ZEUS.get(row["dataset"])
+    """Epochs under power limits on one GPU (Zeus, NSDI 2023); scored by ratios to the highest limit, and by power.
+
+    The recommender waits for its input, whose rate nothing else tells: it is that under the highest limit.
+    """
+    ncf: dict[int, Any] = {}
+    rows = list(rows_of_csv(folder / "zeus_power_limit_sweeps.csv"))
+    fastest: dict[tuple[str, str], tuple[float, float]] = {}
+    for row in rows:
+        if row["model"] == "ncf":
+            at = row["gpu"], row["batch_size"]
+            fastest[at] = max(
+                fastest.get(at, (0.0, 0.0)), (float(row["power_limit_W"]), float(row["time_per_epoch_s"]))
+            )
+    for row in rows:
+        known = _ZEUS.get(row["model"]) or _ZEUS.get(row["dataset"])
         if known is None:
             continue
         source, samples, sizes = known
         gpu, batch = _ZEUS_GPUS[row["gpu"]], int(row["batch_size"])
+        if source == "ncf":
+            source = ncf.setdefault(batch, _ncf(batch, "fp32"))
         options = {
             **sizes,
-            "micro_batch": batch,
+            **(
+                {"input_samples_per_s": samples / batch / fastest[row["gpu"], row["batch_size"]][1]}
+                if row["model"] == "ncf"
+                else {"micro_batch": batch}
+            ),
             # PyTorch before 1.12 multiplied fp32 matrices on the tensor cores of Ampere
             "precision": "tf32" if gpu == "A40" else "fp32",
             "optimizer": "adamw" if row["optimizer"] == "adamw" else "adam",
@@ -173,7 +213,7 @@ _DLE = {
 
 def deep_learning_examples(folder: Path) -> Iterator[TrainingRun]:
     """Throughput of NVIDIA's DeepLearningExamples, rows whose shapes are stated, at most 16 GPUs."""
-    for row in _rows(folder / "nvidia_dle_training_throughput.csv"):
+    for row in rows_of_csv(folder / "nvidia_dle_training_throughput.csv"):
         known = _DLE.get(row["model"])
         length = row["seq_len"]
         if known is None or not row["per_microbatch_time_s"] or int(row["gpu_count"]) > 16:
@@ -212,7 +252,8 @@ SOURCES: Mapping[str, Callable[[Path], Iterator[TrainingRun]]] = MappingProxyTyp
 )
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def rows_of_csv(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a table of the folder, by column."""
     import csv
 
     if not path.is_file():

@@ -17,6 +17,7 @@ from joulecast.validation.passes import score_passes
 from joulecast.validation.pipelines import holds_pipeline_runs, score_pipelines
 from joulecast.validation.runs import ScoredRun, run_figures, run_table
 from joulecast.validation.summary import pass_figures
+from joulecast.validation.training import holds_training, score_training, training_tables
 
 Tell = Callable[[str, float], None]
 
@@ -102,6 +103,7 @@ RUNS: Mapping[str, Part] = {
     "generations": Part(holds_generations, score_generations, _generation_tables),
     "engines": Part(holds_engine_runs, score_engines, _engine_tables),
     "pipelines": Part(holds_pipeline_runs, score_pipelines, _pipeline_tables),
+    "training": Part(holds_training, score_training, training_tables),
 }
 
 

@@ -1,0 +1,150 @@
+"""Published training runs, each predicted without its own network or GPU in any fit: what `validate` makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.calibration.training import POWERED, RunTables, figures, left_out, tabulated, taken
+from joulecast.calibration.training_fit import learning_curve
+from joulecast.calibration.training_runs import TrainingRun
+from joulecast.coefficients.training import Scales
+from joulecast.validation.runs import ScoredRun, run_table
+from joulecast.validation.training_pipelines import score_pipelines, score_stage_clocks
+from joulecast.validation.training_power import score_keras, score_memory, score_node_power
+from joulecast.validation.training_tables import SOURCES
+
+Floats = npt.NDArray[np.float64]
+Tell = Callable[[str, float], None]
+
+FOLDER = "training"
+
+#: By source: what is left out together, what a fit may look at, and which scales it fits (all by default).
+PROTOCOLS: dict[str, tuple[Callable[[TrainingRun], str], Callable[[TrainingRun], str], tuple[str, ...] | None]] = {
+    "MPT": (lambda run: run.network, lambda run: f"{run.gpu} {run.options['precision']}", None),
+    "DLE": (lambda run: run.gpu[:4], lambda run: str(run.tags["stack"]), None),
+    "torchvision": (
+        lambda run: run.network,
+        lambda run: f"{run.gpu} {run.options['precision']} {str(run.tags['path']).rpartition('/')[0]}",
+        None,
+    ),
+    "timm": (lambda run: run.network, lambda _: "", None),
+    "Zeus": (lambda run: run.network, lambda run: run.gpu, POWERED),
+}
+
+#: Configurations of a GPU that are measured where the rest is predicted.
+CONFIGURATIONS = 10
+
+
+def holds_training(path: Path) -> Path | None:
+    """The folder of training tables at `path`, if there is one."""
+    for folder in (path / FOLDER, path):
+        if (folder / "zeus_power_limit_sweeps.csv").is_file() and (
+            folder / "mpt_llm_training_throughput.csv"
+        ).is_file():
+            return folder
+    return None
+
+
+def score_training(folder: Path, tell: Tell) -> list[ScoredRun]:
+    """Every training run of `folder` that the catalogue has a model for.
+
+    Groups name the set, and what is compared: times and powers themselves, ratios to the highest limit or clock, power
+    of whole nodes, or the largest batch (as ``time_s``).
+    """
+    out: list[ScoredRun] = []
+    for done, name in enumerate(PROTOCOLS):
+        tell(name, 0.1 * done)
+        tables, _ = tabulated(list(SOURCES[name](folder)))
+        group, within, only = PROTOCOLS[name]
+        runs = tables.runs
+        time_s, power_w = left_out(
+            tables, [group(run) for run in runs], within=[within(run) for run in runs], only=only
+        )
+        unfitted_s, unfitted_w = figures(tables, Scales())
+        if name == "Zeus":
+            out += _ratios("Zeus: ratio to the highest limit", tables, time_s, power_w)
+            out += _scored("Zeus: power", tables, np.full_like(time_s, np.nan), power_w)
+            out += _ratios("Zeus: ratio to the highest limit, nothing fitted", tables, unfitted_s, unfitted_w)
+        else:
+            out += _scored(name, tables, time_s, np.full_like(time_s, np.nan))
+            out += _scored(f"{name}, nothing fitted", tables, unfitted_s, np.full_like(time_s, np.nan))
+        if name in ("Zeus", "DLE", "torchvision"):
+            tell(f"{name}, {CONFIGURATIONS} configurations", 0.1 * done + 0.05)
+            # the recommender's time is its input's, which no scale tells
+            those = taken(tables, [run.network != "ncf" for run in runs])
+            out += _calibrated(f"{name}: {CONFIGURATIONS} configurations of a GPU measured", those)
+    tell("pipelines", 0.6)
+    out += score_pipelines(folder, lambda what, share: tell(what, 0.6 + 0.2 * share))
+    out += score_stage_clocks(folder, lambda what, _: tell(what, 0.8))
+    tell("nodes", 0.85)
+    out += score_node_power(folder) + score_keras(folder)
+    tell("memory", 0.9)
+    return out + score_memory(folder)
+
+
+def _scored(name: str, tables: RunTables, time_s: Floats, power_w: Floats) -> list[ScoredRun]:
+    return [
+        ScoredRun(name, run.network, run.gpu, float(time_s[i]), float(power_w[i]), float(tables.measured_s[i]),
+                  float(tables.measured_w[i]))
+        for i, run in enumerate(tables.runs)
+    ]  # fmt: skip
+
+
+def _ratios(name: str, tables: RunTables, time_s: Floats, power_w: Floats) -> list[ScoredRun]:
+    """Each configuration under its limits over itself under the highest."""
+    groups = [run.tags["group"] for run in tables.runs]
+    out = []
+    for group in dict.fromkeys(groups):
+        rows = [i for i, one in enumerate(groups) if one == group]
+        top = max(rows, key=lambda i: float(tables.runs[i].tags["limit_w"]))
+        for i in rows:
+            if i == top:
+                continue
+            pairs = ((time_s, tables.measured_s), (power_w, tables.measured_w))
+            (t, m), (w, v) = ((float(ours[i] / ours[top]), float(theirs[i] / theirs[top])) for ours, theirs in pairs)
+            out.append(ScoredRun(name, tables.runs[i].network, tables.runs[i].gpu, t, w, m, v))
+    return out
+
+
+def _calibrated(name: str, tables: RunTables) -> list[ScoredRun]:
+    """The runs of each GPU, from fits to a few of its configurations chosen at random, as mean errors over choices."""
+    gpus = np.array([f"{run.gpu} {run.tags['stack']}" for run in tables.runs])
+    out = []
+    for gpu in np.unique(gpus):
+        mine = taken(tables, gpus == gpu)
+        out += [
+            ScoredRun(
+                name, "configurations", str(gpu), 1.0 + point.time, 1.0 + point.power, 1.0,
+                1.0 if np.isfinite(point.power) else np.nan,
+            )
+            for point in learning_curve(mine, (CONFIGURATIONS,))
+            if point.configurations == CONFIGURATIONS
+        ]  # fmt: skip
+    return out
+
+
+def training_tables(scored: Sequence[ScoredRun]) -> dict[str, Any]:
+    """Tables of scored training runs: by set, by set and GPU, by set and network, and how well memory is known."""
+    batches = [one for one in scored if "largest batch" in one.group]
+    rest = [one for one in scored if "largest batch" not in one.group]
+    off = np.array([np.log2(one.time_s / one.measured_s) for one in batches])
+    return {
+        "groups": run_table(rest, lambda one: one.group),
+        "total": [],
+        "gpus": run_table(rest, lambda one: f"{one.group}, {one.gpu}"),
+        "models": run_table([one for one in rest if _plain(one)], lambda one: f"{one.model}, {one.group}"),
+        "memory": {
+            "rows": len(batches),
+            "right": float(np.mean(off == 0)) if len(off) else float("nan"),
+            "within_one": float(np.mean(np.abs(off) <= 1)) if len(off) else float("nan"),
+        },
+    }
+
+
+def _plain(one: ScoredRun) -> bool:
+    return "nothing fitted" not in one.group and "configurations" not in one.group
