@@ -26,10 +26,10 @@ from joulecast.workloads.onnx_nodes import (
 )
 from joulecast.workloads.onnx_ops import FREE
 from joulecast.workloads.onnx_shapes import inferred
-from joulecast.workloads.onnx_values import ALL_KNOWN, BOOL, INT32, INT64, NUMPY, Value, evaluated
+from joulecast.workloads.onnx_values import ALL_KNOWN_BYTES, BOOL, INT32, INT64, NUMPY, Value, evaluated
 
 #: Operators that are walked, functions and subgraphs taken apart: more is no model, or a trap.
-MOST_STEPS = 400_000
+MOST_STEPS = 200_000
 DEEPEST = 40
 
 #: Elements of one tensor: beyond any machine.
@@ -288,11 +288,11 @@ class Walk:
             held = attrs.get("value")
             value = numpy_helper.to_array(held).reshape(-1)[:1] if held is not None else np.zeros(1, dtype=np.float32)
             return np.broadcast_to(value.reshape((1,) * len(shape)), (1,) * len(shape)) if value.size else None
-        if domain or self.worked_out > ALL_KNOWN:
+        if domain or self.worked_out > ALL_KNOWN_BYTES:
             return None
         data = evaluated(op, ins, attrs, shape, elem)
         if data is not None:
-            self.worked_out += data.size
+            self.worked_out += data.nbytes
         return data
 
     def _literal(self, attrs: Mapping[str, Any]) -> Value | None:

@@ -83,7 +83,12 @@ def workload_of_onnx(path: str | Path, dims: Any = None, **options: Any) -> Work
     from joulecast.workloads.onnx_graph import walk_model
     from joulecast.workloads.onnx_rules import Formats
 
-    walk, inputs = walk_model(model, name, asked)
+    try:
+        walk, inputs = walk_model(model, name, asked)
+    except (TypeError, ValueError, AttributeError, KeyError, IndexError, OverflowError, MemoryError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{name} is an ONNX model that can't be followed: {type(error).__name__}") from error
     formats = Formats()
     if "dtype" in given:
         product = request.dtype if request.weight_dtype is None else request.head_dtype

@@ -29,20 +29,30 @@ MOST_FIELDS = 6_000_000
 #: Graphs within nodes within graphs.
 DEEPEST = 60
 
-_KEEP, _DROP, _DATA = "keep", "drop", "data"
+_KEEP, _DROP, _DATA, _TEXT = "keep", "drop", "data", "text"
 
 #: Fields by message: how each is treated, or of which message it is. What is not listed is kept, unknown or short.
 _MESSAGES: Mapping[str, Mapping[int, str]] = {
-    "model": {6: _DROP, 7: "graph", 14: _DROP, 20: _DROP, 25: "function", 26: _DROP},
-    "graph": {1: "node", 5: "tensor", 10: _DROP, 11: "value", 12: "value", 13: _DROP, 14: _DROP, 15: "sparse",
-              16: _DROP},
-    "node": {5: "attribute", 6: _DROP, 10: _DROP},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 13: _DROP, 22: "sparse", 23: "sparse"},
-    "tensor": {4: _DATA, 5: _DATA, 6: _DATA, 7: _DATA, 9: _DATA, 10: _DATA, 11: _DATA, 12: _DROP, 13: _DROP,
-               16: _DROP},
+    "model": {2: _TEXT, 6: _DROP, 7: "graph", 8: "import", 14: _DROP, 20: _DROP, 25: "function", 26: _DROP},
+    "graph": {1: "node", 2: _TEXT, 5: "tensor", 10: _DROP, 11: "value", 12: "value", 13: _DROP, 14: _DROP,
+              15: "sparse", 16: _DROP},
+    "node": {1: _TEXT, 2: _TEXT, 3: _TEXT, 4: _TEXT, 5: "attribute", 6: _DROP, 7: _TEXT, 8: _TEXT, 9: "fact",
+             10: _DROP},
+    "attribute": {1: _TEXT, 5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 13: _DROP, 21: _TEXT, 22: "sparse",
+                  23: "sparse"},
+    "tensor": {4: _DATA, 5: _DATA, 6: _DATA, 7: _DATA, 8: _TEXT, 9: _DATA, 10: _DATA, 11: _DATA, 12: _DROP,
+               13: _DROP, 16: _DROP},
     "sparse": {1: "tensor", 2: "tensor"},
-    "function": {7: "node", 8: _DROP, 11: "attribute", 12: _DROP, 14: _DROP},
-    "value": {3: _DROP, 4: _DROP},
+    "function": {1: _TEXT, 4: _TEXT, 5: _TEXT, 6: _TEXT, 7: "node", 8: _DROP, 9: "import", 10: _TEXT,
+                 11: "attribute", 12: _DROP, 13: _TEXT, 14: _DROP},
+    "value": {1: _TEXT, 2: "type", 3: _DROP, 4: _DROP},
+    "import": {1: _TEXT},
+    "fact": {1: _TEXT, 2: _TEXT},
+    "type": {1: "typed", 4: "holder", 5: _DROP, 6: _TEXT, 8: "typed", 9: "holder"},
+    "typed": {2: "shape"},
+    "holder": {1: "type"},
+    "shape": {1: "dim"},
+    "dim": {2: _TEXT, 3: _TEXT},
 }  # fmt: skip
 
 #: Wire types of the fields of a ModelProto, by which a file is known for one.
@@ -184,10 +194,23 @@ def _walk(data: Any, at: int, end: int, message: str, out: list[Any], depth: int
             body = b"".join(part)
             out += (_encoded(key), _encoded(len(body)), body)
             continue
+        if treated is _TEXT:
+            _check_text(data, inside, at, wire)
         budget.kept -= at - start
         if budget.kept < 0:
             raise _DamagedError(f"its structure is larger than {LARGEST_STRUCTURE_BYTES >> 20} MiB")
         out.append(data[start:at])
+
+
+def _check_text(data: Any, at: int, end: int, wire: int) -> None:
+    """Names are UTF-8 text."""
+    if wire != 2:
+        raise _DamagedError(f"there is no name at byte {at:,}")
+    _, at = _varint(data, at, end)
+    try:
+        bytes(data[at:end]).decode("utf-8")
+    except UnicodeDecodeError:
+        raise _DamagedError(f"the name at byte {at:,} is no text") from None
 
 
 def _past(data: Any, at: int, end: int, wire: int) -> int:

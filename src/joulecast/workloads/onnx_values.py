@@ -17,9 +17,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
-#: Numbers of one array that are worked out, and of all of them together.
-LARGEST_KNOWN = 1 << 23
-ALL_KNOWN = 1 << 28
+#: Numbers of one array that are worked out, and bytes of all of them together.
+LARGEST_KNOWN = 1 << 22
+ALL_KNOWN_BYTES = 1 << 28
 
 #: Formats by ONNX's numbers, as arithmetic or (integers) by their width, and bytes an element.
 FORMATS: Mapping[int, tuple[str, float]] = {
