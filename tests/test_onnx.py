@@ -793,3 +793,12 @@ def test_a_model_under_another_name_is_known_by_content(bert: Path, tmp_path: Pa
     other = tmp_path / "model.bin"
     other.write_bytes(bert.read_bytes())
     assert jc.workload(other, batch=1, prompt_tokens=8).operations
+
+
+def test_the_example_of_the_docs_is_the_one_that_tests_make(tmp_path: Path):
+    shown = Path(__file__).parents[1] / "docs" / "examples" / "bert.onnx"
+    fresh = made.bert(12, 768, 3072, 12, 30522, 512).save(tmp_path / "bert.onnx")
+    one, two = (jc.workload(path, batch=8, prompt_tokens=128) for path in (shown, fresh))
+    assert one.flop() == two.flop()
+    # 12 layers of 12 h^2 + 2 s h multiply-adds a token
+    assert one.flop("matmul") == 2 * 8 * 128 * 12 * (12 * 768**2 + 2 * 128 * 768)
