@@ -18,7 +18,7 @@ from joulecast.meters.device import DeniedError, LostError, probe
 from joulecast.meters.external import ExternalMeter, energy_between, read_powers
 from joulecast.meters.judge import judged, refusal, remark_on_duty
 from joulecast.meters.reading import Meter, MeterFacts, Reading
-from joulecast.meters.recording import Recording
+from joulecast.meters.recording import Recording, read_recording
 from joulecast.meters.replay import Noise, ReplayMeter
 from joulecast.meters.simulated import Failings, SimulatedDevice, SimulatedLoad
 from joulecast.meters.window import WindowMeter, WindowSettings
@@ -157,6 +157,19 @@ def test_less_than_idle_and_nothing_at_all_are_refused():
     assert refusal(float("nan"), 1.0, None, None)
     assert refusal(100.0, 1.0, 450.0, 50.0) == ""
     assert refusal(470.0, 1.0, 450.0, 50.0) == ""  # within 1.05 x
+
+
+def test_single_launches_of_a_recording_are_found_to_be_no_measurements(data_dir):
+    recorded = read_recording(data_dir / "tuning" / "energy_a100_xgemm_fp32.parquet")
+    assert recorded.launches_j is not None
+    facts = MeterFacts("replay", "A100", "?", cap_w=250.0)
+    found = [
+        bool(judged(Reading(float(energy), float(time_s)), facts).refused)
+        for launches, time_s in zip(recorded.launches_j, recorded.time_s, strict=True)
+        for energy in launches[:4]
+    ]
+    # the recording's description: 52 % of single launches imply more than the cap of 250 W, 14 % more than 300 W
+    assert 0.14 < np.mean(found) < 0.52
 
 
 def recording(**more) -> Recording:

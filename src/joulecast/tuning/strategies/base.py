@@ -100,7 +100,11 @@ def time_all_that_matter(session: Session, wanted: Wanted, pool: list[Code]) -> 
     search = Search(pool, session.features(pool), session.rng, settings, None if guess is None else np.log(guess[0]))
     if wanted.baseline is not None:
         session.time_s(wanted.baseline)
-    run(search, lambda row: session.time_s(pool[row]), lambda share: session.tell("timing", 0.5 * share))
+    run(
+        search,
+        lambda row: session.time_s(pool[row]),
+        lambda share: session.tell(f"timing, best {search.best * 1e3:.4g} ms", 0.5 * share),
+    )
     _climb(session, pool, search, max(settings.evaluations // 2, 50))
     if wanted.objective == "energy":
         _widen(session, wanted, pool, search)

@@ -69,8 +69,9 @@ class Race:
         one_pass(session, [baseline, *start], standing)
         read = [code for code in (baseline, *start) if code in place]
         while len(read) < len(eligible) and self._spent(session, wanted) < 0.4:
-            session.tell("reading energy", 0.5 + 0.3 * len(read) / len(eligible))
             levels, errors = standing.levels()
+            least = min(levels.values())
+            session.tell(f"reading energy, best {np.exp(least) * 1e3:.4g} mJ", 0.5 + 0.3 * len(read) / len(eligible))
             rows = [place[code] for code in read]
             energies = np.exp([levels[code] for code in read])
             model = PowerModel.fit(features[rows], times[rows], energies, features)
@@ -104,7 +105,9 @@ class Race:
             sure = self.confidence * math.sqrt(2.0) * errors[best]
             if len(left) == 1 or gap + sure < self.close_enough or self._spent(session, wanted) > 0.7:
                 break
-            session.tell("racing", 0.8 * (number + 1) / self.rounds)
+            session.tell(
+                f"racing {len(left)}, best {np.exp(levels[best]) * 1e3:.4g} mJ", 0.8 * (number + 1) / self.rounds
+            )
             for _ in range(min(1 << number, 4)):
                 one_pass(session, list(dict.fromkeys([baseline, *left])), standing)
         levels, _ = standing.levels()
