@@ -168,3 +168,18 @@ def test_a_pool_that_broke_before_it_was_asked_is_replaced(monkeypatch):
     chunks = list(run._processes(evaluator, spans, None, workers=2))
     assert [(chunk.start, chunk.start + len(chunk)) for chunk in chunks] == spans
     assert asked == [*spans, *spans]
+
+
+@pytest.mark.parametrize(("gpu", "limit"), [("l4", 50), ("a100-pcie", 170), ("h100", 320)])
+def test_a_limit_settles_at_one_clock_whatever_clock_is_asked_for(gpu, limit):
+    """The limit is kept and met to 1e-4, and a higher clock asked for neither gains nor loses by the way to it."""
+    workload = jc.workload(MODEL, batch=32, prompt_tokens=256)
+    highest = load_gpu(gpu).clock_max_mhz
+    found = [
+        jc.predict(workload, gpu, launch_mode="cuda_graph", power_limit_w=limit, clock_mhz=share * highest)
+        for share in (0.85, 0.9, 0.95, 1.0)
+    ]
+    for one in found:
+        assert one.phases[0].throttled
+        assert limit * (1 - 1e-4) < one.power_w <= limit
+        assert one.time_s == pytest.approx(found[-1].time_s, rel=5e-5)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-#: Clocks are solved for to this share, then taken so much lower: the limit is kept.
-_TOLERANCE = 1e-4
+#: Clocks are solved for to this share, put right for what is left, then taken so much lower: the limit is kept.
+_TOLERANCE, _BELOW = 1e-4, 1e-5
 
 #: Slope of log power over log clock that the first step takes, between that of memory (0) and of arithmetic (3).
 _FIRST_SLOPE = 1.8
@@ -123,5 +123,6 @@ def clock_at_limit(
         halved = np.where(low[left] > bottom[left], 0.5 * (low[left] + high[left]), np.maximum(ahead, bottom[left]))
         halved = np.where((halved < high[left]) & (halved >= low[left]), halved, 0.5 * (low[left] + high[left]))
         place[left] = np.where(done[left], x, np.where(inside, ahead, halved))
-    kept = np.where(miss > -_TOLERANCE * slope, place - 2.0 * _TOLERANCE, place)
+    # One more step costs no power: what is left of the miss is straight to the second order.
+    kept = place - np.clip(miss / slope, -_TOLERANCE, None) - _BELOW
     return np.asarray(np.clip(np.exp(kept), np.minimum(clock_min_mhz, clock_mhz), clock_mhz))
