@@ -78,6 +78,27 @@ def test_nothing_is_written_where_the_answer_cannot_be(capsys, tmp_path):
     assert "its folder does not exist" in line
 
 
+def test_two_answers_do_not_go_to_one_file(capsys, tmp_path):
+    both = str(tmp_path / "power.json")
+    assert "same file" in refused(capsys, "predict", MODEL, "--gpu", "a100", "--timeline", both, "--output", both)
+
+
+def test_a_currency_of_no_price_is_refused(capsys):
+    assert "--price" in refused(capsys, "predict", MODEL, "--gpu", "a100", "--currency", "EUR")
+
+
+@pytest.mark.parametrize(
+    ("flags", "list_of_them"),
+    [
+        (("--gpu", "zzzzzz"), "joulecast gpus lists them"),
+        (("--gpu", "a100", "--set", "zzzzzz=1"), "joulecast gpus show NAME lists them"),
+    ],
+)
+def test_a_name_unlike_any_tells_where_names_are(capsys, flags, list_of_them):
+    assert list_of_them in refused(capsys, "predict", MODEL, *flags)
+    assert "joulecast models lists them" in refused(capsys, "predict", "zzzzzz", "--gpu", "a100")
+
+
 def test_a_limit_that_the_driver_sets_is_worked_out_whatever_idle_takes():
     """A board whose lowest limit lies below its idle power at full clock settles at a low clock."""
     board = load_gpu("rtx-3090")

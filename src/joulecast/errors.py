@@ -15,6 +15,14 @@ class InputError(JoulecastError, ValueError):
     """Something the caller gave (a name, file, value, shape or unit) can't be used."""
 
 
+#: Where long lists of names are shown.
+_LISTED = {
+    "GPU": "joulecast gpus", "GPU field": "joulecast gpus show NAME", "model": "joulecast models",
+    "option of predict": "joulecast predict --help", "option of train": "joulecast train --help",
+    "region": "joulecast.scenarios.grid.regions()",
+}  # fmt: skip
+
+
 class UnknownNameError(InputError):
     """A name that no table knows; the text suggests the nearest ones."""
 
@@ -28,7 +36,7 @@ class UnknownNameError(InputError):
         elif len(choices) <= 20:
             hint = "known: " + ", ".join(choices)
         else:
-            hint = f"{len(choices)} are known"
+            hint = f"{len(choices)} are known" + (f", {_LISTED[what]} lists them" if what in _LISTED else "")
         super().__init__(f"unknown {what} {shortened(text)!r}: {hint}")
         self.name = text
         self.near = tuple(near)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from joulecast.scenarios.footprint import Site
 
 
+#: Money where no other is named.
+DEFAULT_CURRENCY = "USD"
+
+
 def _option(flag: str, metavar: str, help: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=help, show_default=False, rich_help_panel="Footprint")
 
@@ -44,10 +48,12 @@ def site(
     Raises
     ------
     InputError
-        For values that can't be read or are out of bounds, and tables that can't be used.
+        For values that can't be read or are out of bounds, tables that can't be used, and a currency of no price.
     """
     if not (currency.isprintable() and 0 < len(currency.strip()) <= 8):
         raise InputError("--currency takes a short name, such as EUR")
+    if price is None and currency != DEFAULT_CURRENCY:
+        raise InputError("--currency names the money of --price: give that too")
     if all(given is None for given in (price, carbon, region, pue, host_w, host_share, start)):
         return None
     from joulecast.scenarios.footprint import site_of
