@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import joulecast as jc
 from joulecast.calibration.training import figures, fit_scales, left_out, tabulated, taken, unidentified
-from joulecast.calibration.training_fit import calibrate_training, folds, learning_curve
+from joulecast.calibration.training_fit import calibrate_training, folds, learning_curve, network_scales
 from joulecast.calibration.training_runs import TrainingRun, read_runs
 from joulecast.cli import main
 from joulecast.coefficients.training import Scales, TrainingScales, dump_scales, read_scales, scales_of, write_scales
@@ -134,6 +134,16 @@ def test_scales_of_a_precision_or_gpu_come_before_those_of_all(tmp_path):
         found = [scales_of(gpu, precision).multiply for gpu in ("A100-SXM-80GB", "H100-SXM-80GB")
                  for precision in ("tf32", "bf16")]  # fmt: skip
     assert found == [1.1, 1.2, 1.3, 1.4]
+
+
+def test_a_measured_network_keeps_what_it_is_off_by(tables):
+    every = Scales(multiply=1.2, memory=1.2)
+    own = network_scales(tables, {"all": every})
+    assert set(own) == {"gpt2", "bert-base-uncased"}
+    for name, scales in own.items():
+        mine = taken(tables, [run.network == name for run in tables.runs])
+        before, after = (abs(np.log(figures(mine, one)[0] / mine.measured_s).mean()) for one in (every, scales))
+        assert after < 0.2 * before + 1e-9
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import joulecast as jc
 from joulecast.calibration.training import tabulated
 from joulecast.calibration.training_runs import TrainingRun
+from joulecast.coefficients.training import Scales
 from joulecast.validation.runs import ScoredRun
 from joulecast.validation.training import PROTOCOLS, holds_training, training_tables
 from joulecast.validation.training_pipelines import Curve, at_clocks
@@ -27,11 +28,11 @@ def test_a_curve_gives_time_over_that_at_the_top_and_the_clock_of_a_limit():
 
 
 def test_steps_at_lower_clocks_are_those_of_train():
-    options = {"micro_batch": 8, "sequence_tokens": 256, "precision": "bf16"}
+    options = {"micro_batch": 32, "sequence_tokens": 512, "precision": "bf16"}
     tables, _ = tabulated([TrainingRun("gpt2", "a100-sxm-40gb", options, 1.0, 1.0, "gpt2")])
     low = at_clocks(tables, np.array([1000.0]))
     assert low.clock_mhz[0, -1] == 1000.0
-    run = jc.train("gpt2", "a100-sxm-40gb", **options, clock_mhz=1000)
+    run = jc.train("gpt2", "a100-sxm-40gb", **options, clock_mhz=1000, scales=Scales())
     busy = (low.class_s[0, -1].sum(axis=-1) * low.repeats[0]).sum()
     assert busy == pytest.approx(sum(run.parts_s[name] for name in ("forward", "backward", "optimizer")), rel=0.05)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from joulecast.calibration.conformal import conformal_quantile
 from joulecast.calibration.own import today
-from joulecast.calibration.training import RunTables, figures, fit_scales, left_out, tabulated, taken
+from joulecast.calibration.training import TIMED, RunTables, figures, fit_scales, left_out, tabulated, taken
 from joulecast.calibration.training_runs import read_runs
 from joulecast.coefficients.training import ALL, Scales, TrainingScales, write_scales
 from joulecast.errors import InputError, UnknownNameError, shortened
@@ -21,7 +21,7 @@ from joulecast.errors import InputError, UnknownNameError, shortened
 Floats = npt.NDArray[np.float64]
 
 #: What scales may be fitted apart for.
-PER = ("precision", "gpu")
+PER = ("gpu", "precision", "network")
 
 #: Fits that leave configurations out, at most: with more configurations, several are left out together.
 FOLDS = 8
@@ -99,7 +99,7 @@ def calibrate_training(
     out : Path or None
         Folder for ``training.toml``; None to write nothing.
     per : sequence of str
-        Some of `PER`: scales of each precision or GPU beside those of all.
+        Some of `PER`: scales of each GPU, precision or network beside those of all.
     curve : bool
         Whether errors from few measured configurations are found too.
     seed : int
@@ -137,9 +137,11 @@ def calibrate_training(
     source = f"{len(tables)} steps of {path.name}"
     named = {"source": source, "error": errors["network" if many else "configuration"][0], **widths}
     scopes = {ALL: replace(every, **named)}
-    for scope, rows in _scopes(tables, per).items():
-        found = fit_scales(taken(tables, rows), seed=seed, around=every)
-        scopes[scope] = replace(found, **named)
+    for scope, rows in _scopes(tables, [name for name in per if name != "network"]).items():
+        scopes[scope] = replace(fit_scales(taken(tables, rows), seed=seed, around=every), **named)
+    if "network" in per:
+        for network_name, one in network_scales(tables, scopes).items():
+            scopes[network_name] = replace(one, **named)
     tell("learning curve", 0.85)
     note: dict[str, str | int | float] = {
         "version": version, "date": today(), "table": path.name, "steps": len(tables), "seed": seed,
@@ -175,7 +177,7 @@ def folds(names: Sequence[str], most: int, seed: int) -> list[str]:
 def learning_curve(
     tables: RunTables, counts: Sequence[int] = CURVE, *, draws: int = DRAWS, seed: int = 0
 ) -> tuple[CurvePoint, ...]:
-    """Errors of the other configurations after fits to a few of them, chosen at random.
+    """Errors of the other configurations after fits to a few of them, chosen at random, networks by their own scales.
 
     Parameters
     ----------
@@ -196,27 +198,64 @@ def learning_curve(
         found = []
         for _ in range(draws if count else 1):
             chosen = np.isin(names, random.choice(apart, count, replace=False))
-            scales = fit_scales(taken(tables, chosen), seed=seed) if count else Scales()
-            rest = taken(tables, ~chosen)
-            found.append(_errors(rest, figures(rest, scales)))
+            rest, mine = taken(tables, ~chosen), taken(tables, chosen)
+            every = fit_scales(mine, seed=seed) if count else Scales()
+            own = network_scales(mine, {ALL: every}) if count else {}
+            found.append(_errors(rest, _by_network(rest, every, own)))
         time, power = np.array(found).T
         out.append(CurvePoint(count, float(time.mean()), float(power.mean()), float(time.max())))
     return tuple(out)
 
 
+def _by_network(tables: RunTables, every: Scales, own: Mapping[str, Scales]) -> tuple[Floats, Floats]:
+    """Times and powers, each network by its own scales where there are any."""
+    time_s, power_w = (one.copy() for one in figures(tables, every))
+    names = np.array([run.network for run in tables.runs])
+    for name, scales in own.items():
+        mine = names == name
+        if mine.any():
+            time_s[mine], power_w[mine] = figures(taken(tables, mine), scales)
+    return time_s, power_w
+
+
+def network_scales(tables: RunTables, scopes: Mapping[str, Scales]) -> dict[str, Scales]:
+    """Scales of each network: those of all, with its own remainder on all times and energies.
+
+    A remainder is the mean logarithm of measured over predicted, shrunk by how many configurations tell it.
+    """
+    every = scopes[ALL]
+    time_s, power_w = figures(tables, every)
+    names = np.array([run.network for run in tables.runs])
+    out = {}
+    for name in dict.fromkeys(names.tolist()):
+        mine = names == name
+        count = len({run.configuration for run, one in zip(tables.runs, mine, strict=True) if one})
+        trust = count / (count + _REMAINDER_NOISE)
+        factors: dict[str, Any] = {}
+        miss_s = np.log(tables.measured_s[mine] / time_s[mine])
+        time = float(np.exp(trust * np.nanmean(miss_s)))
+        watts = np.log(tables.measured_w[mine] / power_w[mine])
+        energy = float(np.exp(trust * np.nanmean(watts))) if np.isfinite(watts).any() else 1.0
+        for factor in TIMED:
+            factors[factor] = float(np.clip(getattr(every, factor) * time, 0.05, 20.0))
+        # a step that takes longer for the same energy draws less
+        factors["energy"] = float(np.clip(every.energy * energy * time, 0.05, 20.0))
+        out[name] = replace(every, **factors, rows=int(mine.sum()))
+    return out
+
+
+#: Square of the scatter of a configuration over that of what networks leave unexplained.
+_REMAINDER_NOISE = 0.1
+
+
 def _scopes(tables: RunTables, per: Sequence[str]) -> dict[str, npt.NDArray[np.bool_]]:
-    precisions = [str(run.options.get("precision", "amp_bf16")) for run in tables.runs]
-    gpus = [run.gpu.split("+")[0] for run in tables.runs]
-    words = {
-        (): [],
-        ("precision",): precisions,
-        ("gpu",): gpus,
-        ("gpu", "precision"): [f"{gpu}/{precision}" for gpu, precision in zip(gpus, precisions, strict=True)],
-    }[tuple(sorted(set(per)))]
-    names = np.array(words)
-    return {
-        name: names == name for name in dict.fromkeys(words) if int(np.sum(names == name)) >= _FEWEST
-    }  # fmt: skip
+    words = {"gpu": [run.gpu.split("+")[0] for run in tables.runs],
+             "precision": [str(run.options.get("precision", "amp_bf16")) for run in tables.runs]}  # fmt: skip
+    if not per:
+        return {}
+    scopes = ["/".join(parts) for parts in zip(*(words[name] for name in PER if name in per), strict=True)]
+    names = np.array(scopes)
+    return {name: names == name for name in dict.fromkeys(scopes) if int(np.sum(names == name)) >= _FEWEST}
 
 
 def _errors(tables: RunTables, found: tuple[Floats, Floats] | None) -> tuple[float, float]:

@@ -39,7 +39,7 @@ def calibrate(
     ] = None,
     per: Annotated[
         list[str] | None,
-        typer.Option("--per", metavar="WHAT", help="Scales of each precision or gpu too.", show_default=False),
+        typer.Option("--per", metavar="WHAT", help="Scales of each gpu, precision or network too.", show_default=False),
     ] = None,
     curve: Annotated[bool, typer.Option("--curve", help="How many measured steps reach which error.")] = False,
     gpu: Annotated[

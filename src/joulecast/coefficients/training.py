@@ -102,8 +102,8 @@ class TrainingScales:
     Attributes
     ----------
     scopes : mapping of str to Scales
-        By what they hold for: ``all``, a precision (``amp_bf16``), a GPU (``A100-SXM-80GB``), or both
-        (``A100-SXM-80GB/amp_bf16``).
+        By what they hold for: ``all``, a GPU (``A100-SXM-80GB``), a precision (``amp_bf16``), a network, or several
+        of them in that order (``A100-SXM-80GB/amp_bf16``).
     note : mapping of str to str, int or float
         Where they come from, for a reader.
     """
@@ -111,16 +111,16 @@ class TrainingScales:
     scopes: Mapping[str, Scales]
     note: Mapping[str, str | int | float] = field(default_factory=lambda: MappingProxyType({}))
 
-    def of(self, gpu: str, precision: str) -> Scales | None:
-        """Scales that hold for a job: the narrowest scope; None where there is none."""
+    def of(self, gpu: str, precision: str, network: str = "") -> Scales | None:
+        """Scales that hold for a job: the narrowest scope, a network's before others; None where there is none."""
         plain = gpu.split("+")[0]
-        for scope in (f"{plain}/{precision}", plain, precision, ALL):
-            if scope in self.scopes:
-                return self.scopes[scope]
-        return None
+        narrow = [f"{plain}/{precision}", plain, precision]
+        if network:
+            narrow = [*(f"{one}/{network}" for one in narrow), network, *narrow]
+        return next((self.scopes[scope] for scope in (*narrow, ALL) if scope in self.scopes), None)
 
 
-def scales_of(gpu: str, precision: str, kind: str = "") -> Scales:
+def scales_of(gpu: str, precision: str, kind: str = "", network: str = "") -> Scales:
     """Scales of a training job: the user's where there are any, else the shipped ones, else all 1.
 
     Parameters
@@ -131,9 +131,11 @@ def scales_of(gpu: str, precision: str, kind: str = "") -> Scales:
         As in `joulecast.lowering.recipe.PRECISIONS`.
     kind : str
         Kind of network (``convolution``) that shipped scales have a scope of its own for.
+    network : str
+        Name of the network.
     """
     for known in _known():
-        found = (known.scopes.get(kind) if kind else None) or known.of(gpu, precision)
+        found = (known.scopes.get(kind) if kind else None) or known.of(gpu, precision, network)
         if found is not None:
             return found
     return Scales()

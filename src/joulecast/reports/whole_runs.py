@@ -40,11 +40,12 @@ PARTS = {
     ),
     "training": (
         "Training",
-        "Steps of networks, each predicted without its own network (or GPU) in any fit. MPT decoders under FSDP: scales "
-        "of time by GPU and precision, networks left out. NVIDIA's DeepLearningExamples (DLE; BERT and ResNet-50, 1-16 "
-        "GPUs, rows whose shapes are stated): scales by framework, the other GPU generation left out. torchvision and "
-        "timm: scales by machine and precision, families of networks left out. Zeus: ratios of time and energy to the "
-        "highest power limit, and power; static power, energies and voltage of each GPU fitted on its other networks. "
+        "Steps of networks, each predicted without its own network (or GPU) in any fit. MPT decoders under FSDP: "
+        "scales of time by GPU and precision, networks left out. NVIDIA's DeepLearningExamples (DLE; BERT and "
+        "ResNet-50, 1-16 GPUs, rows whose shapes are stated): scales by framework, the other GPU generation left out. "
+        "torchvision and timm: scales by machine and precision, families of networks left out. Zeus: ratios of time "
+        "and energy to the highest power limit, and power; static power, energies and voltage of each GPU fitted on "
+        "its other networks, nothing for the recommender, which waits for its input. "
         "Perseus: pipelines under clock plans and power limits, ratios to the highest; how the stages' work is "
         "balanced is measured once, energies fitted on the GPU's other models. Its stage clock sweeps: nothing fitted. "
         "MLPerf: power of nodes of eight H100s; what the host draws and a factor on energies fitted on the other "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ PROTOCOLS: dict[str, tuple[Callable[[TrainingRun], str], Callable[[TrainingRun],
         None,
     ),
     "timm": (lambda run: run.network, lambda _: "", None),
-    "Zeus": (lambda run: run.network, lambda run: run.gpu, POWERED),
+    # a recommender that waits for its input says nothing of a busy GPU, nor the other way round: nothing fitted for it
+    "Zeus": (lambda run: run.network, lambda run: f"{run.gpu}{' waiting' if run.network == 'ncf' else ''}", POWERED),
 }
 
 #: Configurations of a GPU that are measured where the rest is predicted.
@@ -117,6 +119,9 @@ def _calibrated(name: str, tables: RunTables) -> list[ScoredRun]:
     out = []
     for gpu in np.unique(gpus):
         mine = taken(tables, gpus == gpu)
+        # the same network on other data is another job: its length and its input differ
+        jobs = [f"{run.network} {run.options.get('sequence_tokens', '')}".strip() for run in mine.runs]
+        mine = replace(mine, runs=tuple(replace(run, network=job) for run, job in zip(mine.runs, jobs, strict=True)))
         out += [
             ScoredRun(
                 name, "configurations", str(gpu), 1.0 + point.time, 1.0 + point.power, 1.0,

@@ -128,7 +128,9 @@ def train(
         input_s = whole / rate
     host = host_of(described, host_us_per_launch)
     if scales is None:
-        scales = scales_of(described.name, recipe.precision, "convolution" if "conv2d" in forward.tables else "")
+        scales = scales_of(
+            described.name, recipe.precision, "convolution" if "conv2d" in forward.tables else "", forward.name
+        )  # fmt: skip
     figures = run_step(
         step, recipe, layout, described, execution, host,
         micro_batches=count, clock_mhz=clock, power_limit_w=limit, input_s=input_s, scales=scales,
