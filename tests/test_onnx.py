@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -779,6 +781,30 @@ def test_from_the_command_line(bert: Path, capsys: pytest.CaptureFixture[str]):
     by_name = capsys.readouterr().out
     assert main([*asked, "--batch", "8", "--prompt", "128"]) == 0
     assert capsys.readouterr().out == by_name
+
+
+def times(text: str) -> list[str]:
+    return [row["time_s"] for row in csv.DictReader(io.StringIO(text))]
+
+
+def test_sweeps_and_training_take_sizes_too(bert: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["sweep", str(bert), "--gpu", "h100", "--batch", "1,8", "--csv"]
+    assert main([*asked, "--dim", "sequence=128"]) == 0
+    swept = times(capsys.readouterr().out)
+    assert main([*asked, "--prompt", "128"]) == 0
+    assert times(capsys.readouterr().out) == swept
+    assert len(swept) == 2
+    asked = ["train", str(bert), "--gpu", "h100", "--micro-batch", "4", "--json"]
+    assert main([*asked, "--dim", "sequence=128"]) == 0
+    trained = capsys.readouterr().out
+    assert main([*asked, "--sequence", "128"]) == 0
+    assert capsys.readouterr().out == trained
+
+
+def test_a_step_of_training_does_three_times_the_forward_arithmetic(bert: Path):
+    forward = jc.workload(bert, batch=4, prompt_tokens=128).flop("matmul")
+    step = jc.train(bert, "h100", micro_batch=4, sequence_tokens=128)
+    assert step.model_flop == pytest.approx(3 * forward, rel=0.05)
 
 
 @pytest.mark.parametrize("dim", ["batch", "batch=", "batch=-1", "batch=x", "=4", "batch=1e3"])

@@ -12,6 +12,7 @@ import typer
 from joulecast.cli import footprint_options, options, sweep_options
 from joulecast.cli.output import Answer, give
 from joulecast.errors import InfeasibleError, InputError
+from joulecast.workloads.onnx_dims import sized
 
 if TYPE_CHECKING:
     from joulecast.scenarios.sweep.chunk import Evaluator
@@ -31,7 +32,9 @@ def _option(flag: str, metavar: str, help: str, panel: str | None = None) -> Any
 def sweep(
     source: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A hub name, config.json, operation list or trace.", show_default=False),
+        typer.Argument(
+            metavar="MODEL", help="A hub name, config.json, ONNX model, operation list or trace.", show_default=False
+        ),
     ],
     gpu: Annotated[list[str], _option("--gpu", "NAME[,NAME...]", "GPUs.")],
     training: Annotated[bool, typer.Option("--train", help="Of training: options of train by --with.")] = False,
@@ -43,6 +46,7 @@ def sweep(
     prompt: Annotated[str | None, _option("--prompt", "N,...", "Prompt tokens a sequence.")] = None,
     generate: Annotated[str | None, _option("--generate", "N,...", "Tokens to generate a sequence.")] = None,
     image_size: Annotated[str | None, _option("--image-size", "PIXELS,...", "Edge of the image.")] = None,
+    dim: options.Dims = None,
     dtype: Annotated[str | None, _option("--dtype", "NAME,...", "Format of the model [bf16].")] = None,
     weight_dtype: Annotated[str | None, _option("--weight-dtype", "NAME,...", "Format of the weights.")] = None,
     kv_dtype: Annotated[str | None, _option("--kv-dtype", "NAME,...", "Format of the KV cache.")] = None,
@@ -150,6 +154,7 @@ def sweep(
         start=start,
     )  # fmt: skip
     sweep_options.check_files(output, plot)
+    model = sized(source, options.dims(dim))
 
     from joulecast.cli import sweep_page, sweep_plots
     from joulecast.scenarios.sweep import question
@@ -162,12 +167,12 @@ def sweep(
     if training:
         if sensitivity:
             raise InputError("--sensitivity is of inference: leave it out with --train")
-        evaluator = sweep_options.of_training(source, options.names("--gpu", gpu), site, asked, with_)
+        evaluator = sweep_options.of_training(model, options.names("--gpu", gpu), site, asked, with_)
         fingerprint = training_question.description(evaluator)
     else:
         if with_:
             raise InputError("--with gives options of train: give --train with it")
-        evaluator = question.inference(source, gpus=options.names("--gpu", gpu), site=site, **asked.given())
+        evaluator = question.inference(model, gpus=options.names("--gpu", gpu), site=site, **asked.given())
         fingerprint = question.description(evaluator)
     pair = sweep_options.pair(front, evaluator)
     processes = sweep_options.workers(workers, len(evaluator.space))

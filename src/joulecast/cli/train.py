@@ -10,6 +10,7 @@ import typer
 from joulecast.cli import footprint_options, options
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.errors import InputError
+from joulecast.workloads.onnx_dims import sized
 
 
 def _option(flag: str, metavar: str, help: str, panel: str) -> Any:
@@ -22,13 +23,16 @@ _JOB, _RECIPE, _LAYOUT = "The job", "How it is trained", "How it is spread"
 def train(
     source: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A hub name, config.json, operation list or trace.", show_default=False),
+        typer.Argument(
+            metavar="MODEL", help="A hub name, config.json, ONNX model, operation list or trace.", show_default=False
+        ),
     ],
     gpu: Annotated[str, _option("--gpu", "NAME", "GPU, all alike.", _JOB)],
     micro_batch: Annotated[str | None, _option("--micro-batch", "N", "Samples at once on a GPU [1].", _JOB)] = None,
     global_batch: Annotated[str | None, _option("--global-batch", "N", "Samples of one update.", _JOB)] = None,
     sequence: Annotated[str | None, _option("--sequence", "TOKENS", "Tokens a sample.", _JOB)] = None,
     image_size: Annotated[str | None, _option("--image-size", "PIXELS", "Edge of the image.", _JOB)] = None,
+    dim: options.Dims = None,
     tokens: Annotated[str | None, _option("--tokens", "N", "Tokens of the data set, such as 15e12.", _JOB)] = None,
     samples: Annotated[str | None, _option("--samples", "N", "Samples of the data set.", _JOB)] = None,
     epochs: Annotated[str | None, _option("--epochs", "N", "Times through the data set [1].", _JOB)] = None,
@@ -181,12 +185,13 @@ def train(
     import joulecast as jc
     from joulecast.cli import training_page
 
-    prediction = jc.train(source, gpu, **asked)
+    model = sized(source, options.dims(dim))
+    prediction = jc.train(model, gpu, **asked)
     plans = None
     if stage_clocks:
         split = options.numbers("--stage-layers", stage_layers, "layers", example="8,8,8,6")
         several = {name: value for name, value in asked.items() if name not in _OF_A_RUN and value is not None}
-        plans = jc.stage_clocks(source, gpu, layers_by_stage=None if split is None else [int(n) for n in split],
+        plans = jc.stage_clocks(model, gpu, layers_by_stage=None if split is None else [int(n) for n in split],
                                 **several)  # fmt: skip
     elif stage_layers is not None:
         raise InputError("--stage-layers says what stages hold for --stage-clocks: give that too")

@@ -23,6 +23,32 @@ _NAME = re.compile(r"[A-Za-z_][\w.\-/:]*")
 _LONGEST = 200
 
 
+@dataclass(frozen=True)
+class OnnxModel:
+    """A file with sizes for its open dimensions: a source wherever the path of a file is one.
+
+    Attributes
+    ----------
+    path : str
+    dims : tuple of (str, int)
+        As `dims` of `joulecast.workload`.
+    """
+
+    path: str
+    dims: tuple[tuple[str, int], ...] = ()
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __str__(self) -> str:
+        return self.path
+
+
+def sized(path: Any, dims: Mapping[str, int] | None) -> Any:
+    """`path` with sizes for its dimensions, where any are given."""
+    return OnnxModel(str(path), tuple(dims.items())) if dims else path
+
+
 @dataclass
 class Asked:
     """Sizes asked for.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.errors import InputError, shortened
 from joulecast.workloads.exported import is_exported, workload_of_exported
 from joulecast.workloads.files import content_of, content_of_json, named, parse_json, read_bytes, text_of
+from joulecast.workloads.onnx_dims import OnnxModel
 from joulecast.workloads.onnx_proto import is_onnx
 from joulecast.workloads.pytorch import is_module
 from joulecast.workloads.table import Workload
@@ -54,6 +55,8 @@ def open_workload(source: Any, request: Request | None = None, *, dims: Any = No
         If there is no such file or model, the file is of no format that is read, or an option does not
         apply. Files are only ever read as data: checkpoints and pickles are refused unopened.
     """
+    if isinstance(source, OnnxModel):
+        source, dims = source.path, {**dict(source.dims), **(dims or {})}
     if isinstance(source, Workload):
         _refuse_dims("a workload", dims)
         _refuse_options("a workload", _given(request, options))
