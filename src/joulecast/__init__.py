@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from joulecast.scenarios.timeline import Timeline
     from joulecast.scenarios.training.prediction import TrainingPrediction
     from joulecast.traces.attribution import Attribution, attribute
+    from joulecast.tuning.exits.autotune import triton_autotune
+    from joulecast.tuning.exits.operators import torch_operator
+    from joulecast.tuning.kernelspec import KernelSpec
     from joulecast.tuning.result import TuningResult
+    from joulecast.tuning.user_kernel import kernel_spec
     from joulecast.workloads.pytorch import capture
     from joulecast.workloads.pytorch_costs import op_cost
     from joulecast.workloads.table import Workload
@@ -35,6 +39,10 @@ _WHERE = {
     "train": "api",
     "tune": "api",
     "TuningResult": "tuning.result",
+    "KernelSpec": "tuning.kernelspec",
+    "kernel_spec": "tuning.user_kernel",
+    "triton_autotune": "tuning.exits.autotune",
+    "torch_operator": "tuning.exits.operators",
     "explain": "api",
     "Explanation": "scenarios.explain",
     "TrainingPrediction": "scenarios.training.prediction",
@@ -68,6 +76,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "JoulecastError",
+    "KernelSpec",
     "KernelTable",
     "Meter",
     "Prediction",
@@ -82,6 +91,7 @@ __all__ = [
     "explain",
     "footprint",
     "gpu_names",
+    "kernel_spec",
     "load_gpu",
     "op_cost",
     "predict",
@@ -89,7 +99,9 @@ __all__ = [
     "stage_clocks",
     "sweep",
     "sweep_training",
+    "torch_operator",
     "train",
+    "triton_autotune",
     "tune",
     "use_coefficients",
     "workload",

@@ -488,14 +488,17 @@ def tune(source: Any, space: Any = None, **options: Any) -> TuningResult:
 
     Parameters
     ----------
-    source : path or Evaluator
-        A recorded space (parquet or CSV), or whatever builds and measures a kernel.
+    source : path, str, KernelSpec, a function under ``@triton.jit``, or Evaluator
+        A recorded space (parquet or CSV); a built-in operator such as ``matmul``, or ``module:attribute`` of a spec of
+        your own, which is imported; a spec (`joulecast.kernel_spec`) or a kernel; or whatever builds and measures one.
     space : Space, mapping or list, optional
         Configurations to search: values by tunable, or a list of configurations; an evaluator's own where it has one.
-        A recording brings its own.
+        A recording, an operator and a spec bring their own.
     **options
         Of `joulecast.tuning.tune.search`: ``slack``, ``objective``, ``baseline``, ``log``, ``evaluations``,
-        ``readings``, ``strategy``, ``seed``; of a recording also ``where``, ``noise`` and ``session``.
+        ``readings``, ``strategy``, ``seed``; of a recording also ``where``, ``noise`` and ``session``. Of a kernel
+        those of `joulecast.tuning.kernel.tune_kernel`, ``gpu`` first; ``sizes`` of an operator; ``args``, ``grid``,
+        ``outputs``, ``reference``, ``constraints`` and the others of `joulecast.kernel_spec` of a function.
 
     Returns
     -------
@@ -509,11 +512,14 @@ def tune(source: Any, space: Any = None, **options: Any) -> TuningResult:
     InfeasibleError
         If no configuration runs, or energy can't be measured.
     """
+    from joulecast.tuning.kernel import is_kernel, tuned
     from joulecast.tuning.space import Space
     from joulecast.tuning.tune import replay, search
 
     if "strategy" in options:
         options["strategy_name"] = options.pop("strategy")
+    if is_kernel(source):
+        return tuned(source, space, options)
     if isinstance(source, str | os.PathLike):
         if space is not None:
             raise InputError("a recording brings its own space: leave it out, or hold tunables with where=...")

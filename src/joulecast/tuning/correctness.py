@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -83,40 +84,74 @@ def interpreted(spec: KernelSpec, configs: Sequence[Config], timeout_s: float = 
     InputError
         If the kernel can't be loaded in another process, or the reference fails.
     """
+    return interpreted_all([(spec, configs)], timeout_s)[0]
+
+
+def interpreted_all(
+    several: Sequence[tuple[KernelSpec, Sequence[Config]]], timeout_s: float = 300.0
+) -> list[list[str | None]]:
+    """As `interpreted`, of several kernels in one process."""
     torch = need_torch()
-    tested = _without_bf16(spec if spec.small is None else spec.small())
-    if tested.reference is None:
-        return [None] * len(configs)
-    keys = [tuple(sorted((k, repr(v)) for k, v in tested.constexprs(config).items())) for config in configs]
-    first = {key: place for place, key in reversed(list(enumerate(keys)))}
-    order = sorted(first.values())
-    runs, expected = [], []
-    for place in order:
-        config = configs[place]
-        given = torch_tensors(tested, config)
-        numbers = {name: value for name, value in tested.arguments_of(config).items() if name not in given}
-        grid = [int(size) for size in tested.grid(config)]
-        runs.append({"tensors": given, "numbers": numbers, "constexprs": tested.constexprs(config), "grid": grid})
-        try:
-            expected.append(tested.reference(given))
-        except Exception as error:  # a user's function may raise anything
-            raise InputError(f"{spec.name}: the reference fails: {shortened(error)}") from None
+    runs: list[dict[str, Any]] = []
+    due: list[tuple[KernelSpec, Config, Mapping[str, Any]]] = []
+    places: list[list[int | None]] = []
+    for spec, configs in several:
+        tested = _without_bf16(spec if spec.small is None else spec.small())
+        seen: dict[tuple[tuple[str, str], ...], int] = {}
+        mine: list[int | None] = []
+        for config in configs:
+            key = tuple(sorted((k, repr(v)) for k, v in tested.constexprs(config).items()))
+            if tested.reference is not None and key not in seen:
+                seen[key] = len(runs)
+                given = torch_tensors(tested, config)
+                runs.append(_launch(tested, config, given))
+                due.append((tested, config, _expected(tested, given)))
+            mine.append(seen.get(key))
+        places.append(mine)
+    verdicts = _run(torch, runs, due, timeout_s) if runs else []
+    return [[None if place is None else verdicts[place] for place in mine] for mine in places]
+
+
+def _launch(spec: KernelSpec, config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {name: value for name, value in spec.arguments_of(config).items() if name not in given}
+    grid = [int(size) for size in spec.grid(config)]
+    return {"kernel": whereabouts(spec), "tensors": dict(given), "numbers": numbers,
+            "constexprs": spec.constexprs(config), "grid": grid}  # fmt: skip
+
+
+def _expected(spec: KernelSpec, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    assert spec.reference is not None
+    try:
+        found = spec.reference(given)
+    except Exception as error:  # a user's function may raise anything
+        raise InputError(f"{spec.name}: the reference fails: {shortened(error)}") from None
+    if not isinstance(found, Mapping) or not all(hasattr(one, "double") for one in found.values()):
+        raise InputError(f"{spec.name}: the reference must give tensors by the names of the kernel's outputs")
+    return found
+
+
+def _run(
+    torch: Any, runs: list[dict[str, Any]], due: Sequence[tuple[KernelSpec, Config, Mapping[str, Any]]],
+    timeout_s: float,
+) -> list[str | None]:  # fmt: skip
+    # The interpreter replaces Triton's own functions as they are imported: it needs a process of its own.
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        torch.save({"kernel": whereabouts(spec), "runs": runs}, Path(folder) / "job.pt")
-        _run(folder, timeout_s)
-        verdicts: dict[int, str | None] = {}
-        for number, place in enumerate(order):
+        torch.save(runs, Path(folder) / "job.pt")
+        command = [sys.executable, "-m", "joulecast.tuning.interpreter", folder]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
+        verdicts: list[str | None] = []
+        for number, (spec, config, expected) in enumerate(due):
             file = Path(folder) / f"{number}.pt"
             if not file.is_file():
-                verdicts[place] = None
+                verdicts.append(None)
                 continue
-            outputs = torch.load(file, weights_only=True)
-            failed = outputs.get("failure")
-            verdicts[place] = failed or wrong(tested, configs[place], outputs["tensors"], expected[number])
-        trouble = Path(folder) / "trouble"
-        if trouble.is_file() and all(one is None for one in verdicts.values()):
-            raise InputError(f"{spec.name}: can't be interpreted: {shortened(trouble.read_text(), 160)}")
-    return [verdicts[first[key]] for key in keys]
+            left = torch.load(file, weights_only=True)
+            if "trouble" in left:
+                raise InputError(f"{spec.name}: can't be loaded in another process: {left['trouble']}")
+            verdicts.append(left.get("failure") or wrong(spec, config, left["tensors"], expected))
+        return verdicts
 
 
 def _without_bf16(spec: KernelSpec) -> KernelSpec:
@@ -142,13 +177,3 @@ def whereabouts(spec: KernelSpec) -> dict[str, Any]:
     if "<locals>" in function.__qualname__:
         raise InputError(f"{spec.name}: define the kernel at the top of a module, so that another process can test it")
     return {"module": module, "file": str(file), "name": function.__qualname__, "path": list(sys.path)}
-
-
-def _run(folder: str, timeout_s: float) -> None:
-    # The interpreter replaces Triton's own functions as they are imported: it needs a process of its own.
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "joulecast.tuning.interpreter", folder]
-    try:
-        subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        return

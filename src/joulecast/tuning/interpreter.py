@@ -13,18 +13,18 @@ def main(folder: str) -> None:
     """Run each launch of ``job.pt`` in `folder` and write what it leaves in the tensors, one file a launch."""
     import torch
 
-    job = torch.load(Path(folder) / "job.pt", weights_only=True)
-    try:
-        kernel = found(**job["kernel"])
-    except Exception as error:  # whatever the user's module raises
-        (Path(folder) / "trouble").write_text(f"{type(error).__name__}: {error}")
-        return
-    for number, run in enumerate(job["runs"]):
+    runs = torch.load(Path(folder) / "job.pt", weights_only=True)
+    for number, run in enumerate(runs):
         answer: dict[str, Any] = {"tensors": run["tensors"]}
         try:
-            kernel[tuple(run["grid"])](**run["tensors"], **run["numbers"], **run["constexprs"])
-        except Exception as error:  # whatever the kernel raises
-            answer = {"failure": f"fails in the interpreter: {type(error).__name__}: {error}"[:200]}
+            kernel = found(**run["kernel"])
+        except Exception as error:  # whatever the user's module raises
+            answer = {"trouble": f"{type(error).__name__}: {error}"[:200]}
+        else:
+            try:
+                kernel[tuple(run["grid"])](**run["tensors"], **run["numbers"], **run["constexprs"])
+            except Exception as error:  # whatever the kernel raises
+                answer = {"failure": f"fails in the interpreter: {type(error).__name__}: {error}"[:200]}
         unfinished = Path(folder) / f"{number}.part"
         torch.save(answer, unfinished)
         unfinished.rename(Path(folder) / f"{number}.pt")
@@ -35,11 +35,14 @@ def found(module: str, file: str, name: str, path: list[str]) -> Any:
     sys.path[:] = path
     if module != "__main__" and importlib.util.find_spec(module) is not None:
         return getattr(importlib.import_module(module), name)
-    spec = importlib.util.spec_from_file_location("joulecast_tuned_kernel", file)
+    alias = "joulecast_tuned_" + "".join(letter if letter.isalnum() else "_" for letter in file)
+    if alias in sys.modules:
+        return getattr(sys.modules[alias], name)
+    spec = importlib.util.spec_from_file_location(alias, file)
     assert spec is not None, file
     assert spec.loader is not None, file
     made = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = made
+    sys.modules[alias] = made
     spec.loader.exec_module(made)
     return getattr(made, name)
 

@@ -155,6 +155,56 @@ def tune_kernel(
         kept.close()
 
 
+def is_kernel(source: Any) -> bool:
+    """Whether `source` means a kernel: a spec, a function under ``@triton.jit``, an operator, or module:attribute."""
+    if isinstance(source, str):
+        from joulecast.tuning.operators import NAMES
+
+        file = os.path.exists(source)  # noqa: PTH110 - any text may be asked for
+        return not file and (source.replace("-", "_") in NAMES or ":" in source or _a_word(source))
+    return isinstance(source, KernelSpec) or (hasattr(source, "params") and hasattr(source, "arg_names"))
+
+
+def _a_word(text: str) -> bool:
+    """Whether a text can only have meant an operator: no file is called so."""
+    return text.replace("-", "_").isidentifier()
+
+
+def tuned(source: Any, space: Any, options: dict[str, Any]) -> TuningResult:
+    """`tune_kernel` of anything that `is_kernel`, with the arguments of a spec among `options` where one is made.
+
+    Raises
+    ------
+    InputError
+        For arguments that do not go with such a source.
+    """
+    from joulecast.tuning.operators import operator
+    from joulecast.tuning.user_kernel import imported, kernel_spec
+
+    gpu = options.pop("gpu", None)
+    if gpu is None:
+        raise InputError("tune needs a GPU to compile the kernel for, such as gpu='h100'")
+    sizes = options.pop("sizes", {})
+    if isinstance(source, KernelSpec | str):
+        if space is not None:
+            raise InputError("an operator and a spec bring their own space: leave it out")
+        if isinstance(source, str) and ":" not in source:
+            return tune_kernel(operator(source, **sizes), gpu, **options)
+        if sizes:
+            raise InputError("sizes are of built-in operators: a kernel of your own has its sizes in its spec")
+        return tune_kernel(imported(source) if isinstance(source, str) else source, gpu, **options)
+    if space is None or "args" not in options or "grid" not in options:
+        raise InputError("tuning a kernel of your own needs space=..., args=... and grid=...")
+    made = {name: options.pop(name) for name in _OF_A_SPEC if name in options}
+    return tune_kernel(kernel_spec(source, space=space, **made), gpu, **options)
+
+
+#: Arguments that describe a kernel rather than its tuning.
+_OF_A_SPEC = (
+    "args", "grid", "outputs", "reference", "constraints", "default", "constants", "tolerance", "small", "name",
+)  # fmt: skip
+
+
 def _meter(meter: str | Meter, options: dict[str, Any]) -> tuple[Meter | None, Any]:
     """The meter, and torch with a GPU where it measures."""
     if not isinstance(meter, str):
