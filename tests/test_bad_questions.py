@@ -13,6 +13,7 @@ from joulecast.cli.with_options import argument
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.lowering.execution import Execution
+from joulecast.scenarios import summary
 from joulecast.scenarios.memory import memory_need
 from joulecast.scenarios.sweep import question, run
 
@@ -189,6 +190,16 @@ def test_a_pool_that_broke_before_it_was_asked_is_replaced(monkeypatch):
     chunks = list(run._processes(evaluator, spans, None, workers=2))
     assert [(chunk.start, chunk.start + len(chunk)) for chunk in chunks] == spans
     assert asked == [*spans, *spans]
+
+
+def test_of_clocks_that_a_limit_makes_alike_the_first_is_the_fastest():
+    workload = jc.workload(MODEL, batch=32, prompt_tokens=256)
+    asked = [700.0, 1200.0, 1300.0, 1410.0]
+    capped = [jc.predict(workload, "a100-pcie", power_limit_w=170, clock_mhz=clock) for clock in asked]
+    settled = [one.phases[0].clock_mhz for one in capped]
+    assert settled[0] < settled[1] == pytest.approx(settled[3], rel=5e-5)
+    assert summary.fastest(capped) is summary.fastest(capped[1:]) is capped[1]
+    assert summary.thriftiest(capped) in (capped[0], capped[1])
 
 
 @pytest.mark.parametrize(("gpu", "limit"), [("l4", 50), ("a100-pcie", 170), ("h100", 320)])

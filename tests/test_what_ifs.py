@@ -38,7 +38,8 @@ def test_a_span_of_clocks_marks_its_fastest_and_its_thriftiest(capsys):
     assert [one["clock_asked_mhz"] for one in found] == [510, 660, 810, 960, 1110, 1260, 1410]
     best = min(found, key=lambda one: one["total"]["energy_j"])
     assert [one["fewest_joules"] for one in found] == [one is best for one in found]
-    fast = min(found, key=lambda one: one["total"]["time_s"])
+    least = min(one["total"]["time_s"] for one in found)
+    fast = next(one for one in found if one["total"]["time_s"] <= least * (1 + 1e-4))  # the limit makes the last alike
     assert [one["fastest"] for one in found] == [one is fast for one in found]
     # a prefill of 16,384 tokens is bound by tensor cores: an optimum lies inside, not at an end
     assert 510 < best["clock_asked_mhz"] < 1410

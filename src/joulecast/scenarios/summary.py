@@ -76,14 +76,22 @@ def over_time(prediction: Prediction, figure: str) -> float:
     return math.fsum(getattr(phase, figure) * phase.time_s for phase in prediction.phases) / time_s
 
 
+#: Figures nearer than this are the same: clocks under a limit are solved for to less.
+_SAME = 1e-4
+
+
 def fastest(predictions: Sequence[Prediction]) -> Prediction:
-    """The prediction of the least time."""
-    return min(predictions, key=lambda one: one.time_s)
+    """The prediction of the least time; among those alike, of the least energy, and the first of these."""
+    least = min(one.time_s for one in predictions) * (1 + _SAME)
+    alike = [one for one in predictions if one.time_s <= least]
+    energy = min(one.energy_per_token_j for one in alike) * (1 + _SAME)
+    return next(one for one in alike if one.energy_per_token_j <= energy)
 
 
 def thriftiest(predictions: Sequence[Prediction]) -> Prediction:
-    """The prediction of the least energy for what is given out."""
-    return min(predictions, key=lambda one: one.energy_per_token_j)
+    """The prediction of the least energy for what is given out; among those alike, the fastest."""
+    least = min(one.energy_per_token_j for one in predictions) * (1 + _SAME)
+    return fastest([one for one in predictions if one.energy_per_token_j <= least])
 
 
 def per_gpu(prediction: Prediction) -> dict[str, float]:
