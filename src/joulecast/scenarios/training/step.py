@@ -265,6 +265,7 @@ def run_step(
         provenance=MappingProxyType(
             {**worst, "power": rows.priced.power.provenance, "host": host.provenance}
             | ({"network": "spec sheet"} if layout.nodes > 1 else {})
+            | ({"stack": scales.provenance} if scales.provenance == "fitted" else {})
         ),
         table=PassTable(
             *_by_class(rows, passes, run.kernel_s),
