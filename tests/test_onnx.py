@@ -587,6 +587,55 @@ def test_a_loop_of_unknown_length_counts_once_and_says_so(tmp_path: Path):
     assert any("counted once" in note for note in workload.notes)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_the_branch_that_is_taken_is_priced(tmp_path: Path, known: bool):
+    g = Graph()
+    x, weight = g.input("x", [16, 256]), g.weight(256, 256)
+
+    def graph(steps: int, name: str) -> Any:
+        nodes = [helper.make_node("MatMul", [x if i == 0 else f"{name}{i - 1}", weight], [f"{name}{i}"])
+                 for i in range(steps)]  # fmt: skip
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"{name}{steps - 1}", HALF, None)])
+
+    chosen = g.constant(True, np.bool_) if known else g.input("which", [], BOOL)
+    g.output(g.add("If", chosen, then_branch=graph(1, "a"), else_branch=graph(3, "b")))
+    workload = jc.workload(g.save(tmp_path / "m.onnx"))
+    assert workload.flop("gemm") == (1 if known else 3) * 2 * 16 * 256 * 256
+    assert any("branches" in note for note in workload.notes) is not known
+
+
+def test_a_scan_runs_for_each_slice(tmp_path: Path):
+    g = Graph()
+    state, x, weight = g.input("h", [4, 64]), g.input("x", [20, 4, 64]), g.weight(64, 64)
+    nodes = [helper.make_node("MatMul", ["s", weight], ["m"]), helper.make_node("Add", ["m", "row"], ["next"]),
+             helper.make_node("Identity", ["next"], ["out"])]  # fmt: skip
+    ends = [helper.make_tensor_value_info(name, HALF, [4, 64]) for name in ("s", "row", "next", "out")]
+    body = helper.make_graph(nodes, "body", ends[:2], ends[2:])
+    g.output(g.add("Scan", state, x, outs=2, body=body, num_scan_inputs=1)[1])
+    assert jc.workload(g.save(tmp_path / "m.onnx")).flop("gemm") == 20 * 2 * 4 * 64 * 64
+
+
+def test_sizes_that_depend_on_values_are_taken_at_their_largest(tmp_path: Path):
+    g = Graph(FLOAT)
+    boxes, scores = g.input("boxes", [1, 1000, 4]), g.input("scores", [1, 80, 1000])
+    kept = g.add("NonMaxSuppression", boxes, scores, g.constant(100))
+    picked = g.add("Gather", kept, g.constant(2), axis=1)
+    g.output(g.add("Gather", g.add("Squeeze", boxes, g.constant([0])), picked, axis=0))
+    workload = jc.workload(g.save(tmp_path / "m.onnx"))
+    assert rows(workload, "gather")[-1]["rows"] == 80 * 100
+    assert any("NonMaxSuppression" in note for note in workload.notes)
+    assert not workload.unpriced
+
+
+def test_memory_is_what_is_alive_at_once(tmp_path: Path):
+    g = Graph(HALF)
+    x = g.add("MatMul", g.input("x", [64, 256]), g.weight(256, 1024))
+    g.output(g.add("MatMul", g.add("Tanh", x), g.weight(1024, 256)))
+    memory = jc.workload(g.save(tmp_path / "m.onnx")).memory
+    assert memory.weights_bytes == 2 * 2 * 256 * 1024
+    assert memory.activation_bytes == 2 * 64 * 1024 * 2  # the wide tensor before and after the tanh
+
+
 def doubling(depth: int) -> Graph:
     """Functions that call the one below twice: 2 ** depth operators from a few lines."""
     g = Graph()

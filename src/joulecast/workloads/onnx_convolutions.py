@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
+from joulecast.workloads.convolution_geometry import geometry, two_sides
 from joulecast.workloads.events import Row
 from joulecast.workloads.onnx_rules import Call, Handler
 from joulecast.workloads.onnx_values import Value
@@ -41,8 +40,8 @@ def _row(call: Call, x: Value, weight: Value, out: Value, dtype: str, transposed
     groups = max(int(call.attrs.get("group", 1)), 1)
     if transposed:
         x, out = out, x
-    size, kernel, result = (_two(list(one.shape[2:]), 1) for one in (x, weight, out))
-    steps, pads, spreads = _two(step, 1), _two(pad, 0), _two(spread, 1)
+    size, kernel, result = (two_sides(list(one.shape[2:]), 1) for one in (x, weight, out))
+    steps, pads, spreads = two_sides(step, 1), two_sides(pad, 0), two_sides(spread, 1)
     depth = math.prod(out.shape[2:-2])
     return (
         "conv2d",
@@ -60,34 +59,6 @@ def _row(call: Call, x: Value, weight: Value, out: Value, dtype: str, transposed
     )
 
 
-def geometry(
-    size: Sequence[int], kernel: Sequence[int], result: Sequence[int], step: Sequence[int], pad: Sequence[int],
-    spread: Sequence[int],
-) -> dict[str, Any]:  # fmt: skip
-    """Size, stride, padding and dilation with one number for both sides that give the same result."""
-    sides = [side for side in (0, 1) if kernel[side] > 1 or step[side] > 1 or size[side] > 1]
-    alike = all(len({values[side] for side in sides}) <= 1 for values in (step, pad, spread))
-    main = sides[-1] if sides else 0
-    if alike and pad[main] >= 0:
-        one = {"stride": step[main], "padding": pad[main], "dilation": spread[main]}
-        if len(sides) < 2 and one["padding"]:  # a single row has no rows of zeros beside it
-            one["padding"] = 0
-        elif _results(size, kernel, one) == list(result):
-            return {"height": size[0], "width": size[1], **one}
-    else:
-        same_step = step[0] == step[1] and spread[0] == spread[1]
-        one = {"stride": step[0] if same_step else 1, "padding": 0, "dilation": spread[0] if same_step else 1}
-    height, width = ((result[side] - 1) * one["stride"] + one["dilation"] * (kernel[side] - 1) + 1 for side in (0, 1))
-    return {"height": max(height, 1), "width": max(width, 1), **one}
-
-
-def _results(size: Sequence[int], kernel: Sequence[int], one: dict[str, int]) -> list[int]:
-    return [
-        (size[side] + 2 * one["padding"] - one["dilation"] * (kernel[side] - 1) - 1) // one["stride"] + 1
-        for side in (0, 1)
-    ]
-
-
 def _listed(call: Call, name: str, default: int, space: int) -> list[int]:
     given = [int(one) for one in call.attrs.get(name) or []]
     return given if len(given) == space else [default] * space
@@ -101,8 +72,3 @@ def _padding(call: Call, space: int) -> list[int]:
     if len(given) != 2 * space:
         return [0] * space
     return [a if a == b else -1 for a, b in zip(given[:space], given[space:], strict=True)]
-
-
-def _two(values: list[int], neutral: int) -> list[int]:
-    """The last two sizes; a missing one is `neutral`."""
-    return [neutral, neutral, *values][-2:]

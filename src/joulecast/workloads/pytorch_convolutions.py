@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from joulecast.workloads.convolution_geometry import geometry, two_sides
 from joulecast.workloads.pytorch_costs import Row
 from joulecast.workloads.pytorch_shapes import convolution_fmt, elementwise, fmt
 
@@ -65,7 +66,7 @@ def _row(
         x, out = out, x
     if x.dim() == weight.dim() - 1:  # no batch
         x, out = x.unsqueeze(0), out.unsqueeze(0)
-    sizes = [_two(values, places) for values, places in (
+    sizes = [two_sides(values, places) for values, places in (
         (list(x.shape[2:]), 1), (list(weight.shape[2:]), 1), (list(out.shape[2:]), 1), (list(stride), 1),
         (list(padding), 0), (list(dilation), 1))]  # fmt: skip
     size, kernel, result, step, pad, spread = sizes
@@ -80,42 +81,9 @@ def _row(
         "groups": groups,
         "channels_last": _channels_last(x),
         "dtype": convolution_fmt(x),
-        **_geometry(size, kernel, result, step, pad, spread),
+        **geometry(size, kernel, result, step, pad, spread),
     }
     return ("conv2d", columns)
-
-
-def _geometry(
-    size: list[int], kernel: list[int], result: list[int], step: list[int], pad: list[int], spread: list[int]
-) -> dict[str, int]:
-    """Size, stride, padding and dilation with one number for both sides that give the same result."""
-    sides = [side for side in (0, 1) if kernel[side] > 1 or step[side] > 1 or size[side] > 1]
-    alike = all(len({values[side] for side in sides}) <= 1 for values in (step, pad, spread))
-    main = sides[-1] if sides else 0
-    if alike:
-        one = {"stride": step[main], "padding": pad[main], "dilation": spread[main]}
-        if len(sides) < 2 and one["padding"]:  # a single row has no rows of zeros beside it
-            one["padding"] = 0
-        elif _results(size, kernel, one) == result:
-            return {"height": size[0], "width": size[1], **one}
-    else:
-        same_step = step[0] == step[1] and spread[0] == spread[1]
-        one = {"stride": step[0] if same_step else 1, "padding": 0, "dilation": spread[0] if same_step else 1}
-    height, width = ((result[side] - 1) * one["stride"] + one["dilation"] * (kernel[side] - 1) + 1 for side in (0, 1))
-    return {"height": height, "width": width, **one}
-
-
-def _results(size: list[int], kernel: list[int], one: dict[str, int]) -> list[int]:
-    return [
-        (size[side] + 2 * one["padding"] - one["dilation"] * (kernel[side] - 1) - 1) // one["stride"] + 1
-        for side in (0, 1)
-    ]
-
-
-def _two(values: list[int], neutral: int) -> list[int]:
-    """The last two sizes; a missing one is `neutral`."""
-    values = [int(one) for one in values]
-    return [neutral, neutral, *values][-2:]
 
 
 def _channels_last(x: Tensor) -> int:
