@@ -204,7 +204,7 @@ def test_of_clocks_that_a_limit_makes_alike_the_first_is_the_fastest():
 
 @pytest.mark.parametrize(("gpu", "limit"), [("l4", 50), ("a100-pcie", 170), ("h100", 320)])
 def test_a_limit_settles_at_one_clock_whatever_clock_is_asked_for(gpu, limit):
-    """The limit is kept and met to 1e-4, and a higher clock asked for neither gains nor loses by the way to it."""
+    """The limit is kept and met to 3e-4, and a higher clock asked for neither gains nor loses by the way to it."""
     workload = jc.workload(MODEL, batch=32, prompt_tokens=256)
     highest = load_gpu(gpu).clock_max_mhz
     found = [
@@ -213,5 +213,5 @@ def test_a_limit_settles_at_one_clock_whatever_clock_is_asked_for(gpu, limit):
     ]
     for one in found:
         assert one.phases[0].throttled
-        assert limit * (1 - 1e-4) < one.power_w <= limit
+        assert limit * (1 - 3e-4) < one.power_w <= limit
         assert one.time_s == pytest.approx(found[-1].time_s, rel=5e-5)
