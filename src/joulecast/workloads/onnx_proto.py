@@ -24,7 +24,7 @@ KEPT_BYTES, KEPT_MASK_BYTES, ALL_MASKS_BYTES = 1 << 12, 1 << 21, 64 << 20
 
 #: All that is kept of a file, and all fields that are walked: beyond either it describes no model.
 LARGEST_STRUCTURE_BYTES = 256 << 20
-MOST_FIELDS = 6_000_000
+MOST_FIELDS = 2_000_000
 
 #: Graphs within nodes within graphs.
 DEEPEST = 60
