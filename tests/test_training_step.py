@@ -250,3 +250,15 @@ def test_gradients_in_tf32_turn_feature_maps_that_lie_channel_by_channel():
     # both maps read and written once more
     assert turned.serial_dram_bytes[0] + turned.serial_l2_bytes[0] >= 2 * 2 * 4 * 64 * 256 * 28 * 28 * 0.99
     assert last.serial_dram_bytes[0] == 0
+
+
+def test_depthwise_gradients_have_no_form_for_channels_that_lie_together():
+    gpu = load_gpu("a100")
+    shape = {"batch_size": 32, "in_channels": 256, "out_channels": 256, "groups": 256, "height": 28, "width": 28,
+             "kernel_h": 7, "kernel_w": 7, "padding": 3, "dtype": "fp16"}  # fmt: skip
+    for kind in ("conv2d_data_gradient", "conv2d_weight_gradient"):
+        apart, together = (
+            family_of(kind).work(op_table(kind, {**shape, "channels_last": one}), gpu, Conditions()) for one in (0, 1)
+        )
+        assert apart.cuda_flop[0] == together.cuda_flop[0]
+        assert apart.useful_flop[0] == 2 * 32 * 28 * 28 * 256 * 49

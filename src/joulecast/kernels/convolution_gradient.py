@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from joulecast.bounds.dtypes import dtype_code
 from joulecast.gpus import Gpu
@@ -31,6 +32,20 @@ def _as_it_lies(table: OpTable) -> Floats:
     Training steps of ResNet-50 in TF32 take on A100s as much longer than kernels do as turning both maps takes.
     """
     return np.where(table["dtype"] == dtype_code("tf32"), 0.0, table["autotuned"])
+
+
+def _depthwise(table: OpTable) -> npt.NDArray[np.bool_]:
+    return np.asarray((table["groups"] > 1) & (table["groups"] == table["in_channels"]))
+
+
+def _last(table: OpTable) -> Floats:
+    """Whether kernels read channels that lie together: those of depthwise gradients have no such form."""
+    return np.where(_depthwise(table), 0.0, table["channels_last"])
+
+
+#: Arithmetic of the filters' gradient of a depthwise convolution over that of the convolution: each product is summed
+#: over all pixels. Fitted on steps of ConvMixers.
+_DEPTHWISE_SUMS = 2.0
 
 
 def data_gradient_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
@@ -59,13 +74,14 @@ def data_gradient_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
         "padding": np.floor(reach_h / 2.0),
         "stride": 1.0,
     }
-    same = ("batch_size", "kernel_h", "kernel_w", "dilation", "groups", "channels_last", "dtype")
+    same = ("batch_size", "kernel_h", "kernel_w", "dilation", "groups", "dtype")
     back = trusted_table(
         "conv2d",
         {
             **{name: table[name] for name in same},
             **geometry,
             "autotuned": _as_it_lies(table),
+            "channels_last": _last(table),
             "in_channels": table["out_channels"],
             "out_channels": table["in_channels"],
         },
@@ -108,7 +124,8 @@ def weight_gradient_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Ke
     filters, channels = np.ceil(table["out_channels"] / groups), np.ceil(table["in_channels"] / groups)
     shapes = {"batch": groups, "m": filters, "n": channels * taps, "k": pixels, "dtype": table["dtype"]}
     product = gemm_work(trusted_table("gemm", shapes, len(table)), gpu, conditions)
-    asked = {**table.columns, "zero_share": 0.0, "autotuned": _as_it_lies(table)}
+    asked = {**table.columns, "zero_share": 0.0, "autotuned": _as_it_lies(table),
+             "channels_last": _last(table)}  # fmt: skip
     forward = trusted_table("conv2d", asked, len(table))
     found = convolution_work(forward, gpu, conditions)
     direct = np.array([name.startswith(("direct", "grouped")) for name in found.groups])[found.group]
@@ -121,6 +138,7 @@ def weight_gradient_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Ke
         fill=np.where(direct, product.fill, found.fill),
         blocks=np.where(direct, product.blocks, found.blocks),
         waves=np.where(direct, product.waves, found.waves),
+        cuda_flop=found.cuda_flop * np.where(_depthwise(table), _DEPTHWISE_SUMS, 1.0),
         dram_bytes=np.maximum(read * activation_misses(read, gpu, conditions), found.serial_dram_bytes) + written,
         useful_flop=_useful_flop(table, rows * columns),
     )
