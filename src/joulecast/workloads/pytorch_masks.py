@@ -52,6 +52,11 @@ def seen_through(mask: torch.Tensor, queries: int, keys: int) -> Seen | None:
     Seen or None
         None where the mask has other sizes.
     """
+    with _disable_current_modes():  # what is looked up here is not part of a program that is being recorded
+        return _seen_through(mask, queries, keys)
+
+
+def _seen_through(mask: torch.Tensor, queries: int, keys: int) -> Seen | None:
     if mask.dim() < 2 or mask.shape[-1] != keys or mask.shape[-2] not in (1, queries):
         return None
     while mask.dim() > 2:  # padding differs between sequences; the first stands for all

@@ -181,7 +181,7 @@ class Session:
             if kept.written is not None and index is not None:
                 with recorder.pause():
                     kept.written.again(caches[0], index)
-            return self._again(kept, given)
+            return _hooked(module, args, kwargs, self._again(kept, given))
         start, calls = len(recorder.events), self.calls
         with watched(caches[0], index) if caches and index is not None else nullcontext() as written:
             out = original(module, *args, **kwargs)
@@ -253,6 +253,15 @@ class Session:
 @dataclass(frozen=True)
 class _Argument:
     place: int
+
+
+def _hooked(module: Any, args: Any, kwargs: Any, out: Any) -> Any:
+    """What a module's own forward hooks make of a result: they gather hidden states, which a skipped call has too."""
+    for key, hook in tuple(module._forward_hooks.items()):
+        takes_names = key in module._forward_hooks_with_kwargs
+        changed = hook(module, args, kwargs, out) if takes_names else hook(module, args, out)
+        out = out if changed is None else changed
+    return out
 
 
 def _alike(events: list[Event], first: tuple[int, int], second: tuple[int, int]) -> bool:

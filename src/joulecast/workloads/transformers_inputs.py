@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from joulecast.workloads.transformers_layouts import attribute, other_layouts, part
+from joulecast.workloads.transformers_repairs import placeholder
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ def attempts(model: Any, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
         Keyword arguments of the model's forward, tensors on the CPU of which integers have values.
     """
     names = forward_names(model)
-    makers = _makers(config, sizes)
+    makers = input_makers(config, sizes)
     main = getattr(model, "main_input_name", "input_ids")
+    main = main if isinstance(main, str) else main[0]
     required = [
         name
         for name, one in inspect.signature(model.forward).parameters.items()
@@ -64,7 +66,7 @@ def attempts(model: Any, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
     ]
     groups: list[list[str]] = []
     rich = [name for name in names if name in makers and name not in _OPTIONAL]
-    if _placeholder(config) is not None and "pixel_values" in rich:
+    if placeholder(config) is not None and "pixel_values" in rich:
         groups.append([name for name in rich if name in ("input_ids", "pixel_values", "image_grid_thw", "image_sizes")])
     groups += [
         _one_of_each(rich, main),
@@ -92,7 +94,7 @@ def attempts(model: Any, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
 _OPTIONAL = frozenset(
     {"attention_mask", "inputs_embeds", "decoder_inputs_embeds", "position_ids", "token_type_ids", "pixel_mask",
      "decoder_attention_mask", "labels", "pixel_values_videos", "video_grid_thw", "input_boxes", "input_points",
-     "mask_labels", "class_labels", "second_per_grid_ts"}
+     "mask_labels", "class_labels", "second_per_grid_ts", "encoder_hidden_states", "noise"}
 )  # fmt: skip
 
 _SOUND = ("input_features", "input_values", "audio_values", "input_audio_features")
@@ -109,7 +111,8 @@ def _one_of_each(names: list[str], main: str) -> list[str]:
     return out + [one for one in names if one not in out and one not in _SOUND and one not in _PICTURE]
 
 
-def _makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
+def input_makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
+    """How to make each input that a model of transformers may take, by its name."""
     text = part(config, "text_config", "text", "decoder", "language_config", "llm_config")
     vision = part(config, "vision_config", "vision", "backbone_config", "vq_config", "encoder")
     audio = part(config, "audio_config", "speech_config", "audio_encoder_config", "encoder_config", "encoder")
@@ -128,6 +131,7 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
         "input_dim",
         "num_mel_channels",
         "input_feat_per_channel",
+        "num_chroma",
         default=80,
     )
     frames = _frames(audio, sizes)
@@ -136,10 +140,12 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
         return lambda: _ordinary(config, text, batch, length)
 
     height, width = size if isinstance(size, tuple) else (size, size)
+    codebooks = attribute(part(config, "decoder"), "num_codebooks", default=1) if part(config, "decoder") else 1
+    side = _side(vision)
     videos = attribute(vision, "num_frames", "frames_per_clip", default=8)
     makers: dict[str, Callable[[], Any]] = {
         "input_ids": ids(tokens),
-        "decoder_input_ids": ids(max(sizes.decoder_tokens, 1)),
+        "decoder_input_ids": lambda: ids(max(sizes.decoder_tokens, 1))().repeat(codebooks, 1),
         "attention_mask": lambda: torch.ones(batch, tokens, dtype=torch.int64),
         "inputs_embeds": lambda: torch.zeros(batch, tokens, hidden),
         "pixel_values": lambda: _pixels(config, vision, batch, channels, height, width),
@@ -172,8 +178,8 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
         "merge_sizes": lambda: torch.ones(batch, dtype=torch.int64),
         "spatial_shapes": lambda: torch.tensor([[16, 16]] * batch),
         "pixel_attention_mask": lambda: torch.ones(batch, 256, dtype=torch.int64),
-        "pixel_position_ids": lambda: _places(batch),
-        "image_position_ids": lambda: _places(batch),
+        "pixel_position_ids": lambda: _places(batch, side),
+        "image_position_ids": lambda: _places(batch, side),
         "target_sizes": lambda: torch.tensor([[16, 16]] * batch),
         "state": lambda: torch.zeros(batch, attribute(config, "max_state_dim", "state_dim", default=32)),
         "prompt_pixel_values": lambda: torch.zeros(batch, channels, height, width),
@@ -185,9 +191,13 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
         "hidden_states": lambda: torch.zeros(batch, tokens, hidden),
         "spectrogram": lambda: torch.zeros(batch, frames, mels),
         "text_input_ids": ids(tokens),
-        "task_inputs": ids(min(tokens, 77)),
+        "task_inputs": ids(attribute(config, "task_seq_len", default=77)),
         "states": lambda: torch.zeros(batch, 8, attribute(config, "state_dim", default=17)),
-        "actions": lambda: torch.zeros(batch, 8, attribute(config, "act_dim", default=4)),
+        "actions": lambda: torch.zeros(
+            batch,
+            attribute(config, "chunk_size", default=8),
+            attribute(config, "act_dim", "max_action_dim", default=4),
+        ),
         "rewards": lambda: torch.zeros(batch, 8, 1),
         "returns_to_go": lambda: torch.zeros(batch, 8, 1),
         "timesteps": lambda: torch.arange(8).repeat(batch, 1),
@@ -200,6 +210,16 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
         "entity_position_ids": lambda: torch.zeros(batch, 4, 4, dtype=torch.int64),
         "speaker_embeddings": lambda: torch.zeros(batch, attribute(config, "speaker_embedding_dim", default=512)),
         "codebook_idx": lambda: 1,
+        "inputs": lambda: torch.zeros(batch, tokens, hidden),
+        "noise_embeds": lambda: torch.zeros(batch, tokens, hidden),
+        "context_hidden_states": lambda: torch.zeros(batch, tokens, hidden),
+        "encoder_hidden_states": lambda: torch.zeros(
+            batch, tokens, attribute(config, "encoder_hidden_size", "cross_attention_dim", default=hidden)
+        ),
+        "image_attention_mask": lambda: torch.ones(batch, tokens, 1, dtype=torch.int64),
+        "feature_attention_mask": lambda: torch.ones(batch, frames, dtype=torch.int64),
+        "noise": lambda: makers["actions"](),
+        "timestep": lambda: torch.ones(batch),
     }
     return makers
 
@@ -218,12 +238,6 @@ def _ordinary(config: Any, text: Any, batch: int, length: int) -> Tensor:
     return torch.full((batch, length), free, dtype=torch.int64)
 
 
-def _placeholder(config: Any) -> int | None:
-    """Index of the token that stands for a piece of an image."""
-    found = attribute(config, "image_token_id", "image_token_index", "media_token_id")
-    return found if isinstance(found, int) else None
-
-
 def _fitted(made: dict[str, Any], config: Any) -> dict[str, Any]:
     """Inputs that go together: patches in rows of a grid, a text that has a place for each of them."""
     vision = part(config, "vision_config", "vision")
@@ -231,7 +245,8 @@ def _fitted(made: dict[str, Any], config: Any) -> dict[str, Any]:
     patches = next((name for name in ("pixel_values", "hidden_states") if name in made), None)
     if "spatial_shapes" in made or "pixel_position_ids" in made:
         size = attribute(vision, "patch_size", default=16)
-        made["pixel_values"] = torch.zeros(1, 256, attribute(vision, "num_channels", default=3) * size * size)
+        pieces = 256 if "spatial_shapes" in made else _side(vision) ** 2
+        made["pixel_values"] = torch.zeros(1, pieces, attribute(vision, "num_channels", default=3) * size * size)
     if grid is not None and patches is not None:
         patch = attribute(vision, "patch_size", "spatial_patch_size", default=14)
         depth = attribute(vision, "temporal_patch_size", default=1)
@@ -240,32 +255,23 @@ def _fitted(made: dict[str, Any], config: Any) -> dict[str, Any]:
     return made
 
 
-def with_placeholders(inputs: dict[str, Any], config: Any, count: int, marks: bool = False) -> dict[str, Any] | None:
-    """`inputs` with `count` places for pieces of an image in each text; None where the config names no such token.
-
-    `marks`: whether the model wants the places told apart in an input of their own.
-    """
-    token = _placeholder(config)
-    if token is None or "input_ids" not in inputs or count < 1:
-        return None
-    ids = inputs["input_ids"]
-    batch, length = ids.shape
-    fresh = torch.full((batch, max(length, 8) + count), int(ids[0, 0]), dtype=torch.int64)
-    fresh[:, 2 : 2 + count] = token
-    marked = {"mm_token_type_ids": (fresh == token).long()} if marks else {}
-    return {**inputs, "input_ids": fresh, **marked}
+def _side(vision: Any) -> int:
+    """Rows and columns of patches: 16, or as many below that a model can pool."""
+    pooled = attribute(vision, "pooling_kernel_size", default=1)
+    return 16 - 16 % pooled if isinstance(pooled, int) and 0 < pooled <= 16 else 16
 
 
-def _places(batch: int) -> Tensor:
-    """Row and column of each of 16 x 16 patches."""
-    rows, columns = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
+def _places(batch: int, side: int) -> Tensor:
+    """Row and column of each of the patches in a square."""
+    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     return torch.stack([columns.flatten(), rows.flatten()], -1).repeat(batch, 1, 1)
 
 
 def _image_size(vision: Any, config: Any) -> tuple[int, int]:
     size = attribute(vision, "image_size", "img_size", "input_size", "crop_size", "size")
-    if size is None:
-        size = attribute(config, "image_size", "img_size", default=224)
+    for nested in (config, *(getattr(vision, "__dict__", {}).values()), *(getattr(config, "__dict__", {}).values())):
+        if size is None and (nested is config or hasattr(nested, "model_type")):
+            size = attribute(nested, "image_size", "img_size")
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge") or 224
     if isinstance(size, list | tuple):
@@ -337,20 +343,6 @@ def _series(config: Any) -> tuple[int, ...]:
     channels = attribute(config, "num_input_channels", "input_size", default=1)
     length = int(length) + (max(lags) if isinstance(lags, list | tuple) and lags else 0)
     return (length, channels) if channels > 1 or "patch" in str(getattr(config, "model_type", "")) else (length,)
-
-
-def image_tokens_asked(error: BaseException) -> int | None:
-    """How many places for pieces of an image a model asked for when it refused a text without them."""
-    import re
-
-    text = str(error)
-    found = re.search(r"tokens: \d+, (?:features|length)[:=]?\s*(\d+)", text) or re.search(
-        r"(?:features?|image)[^\d]{1,20}(\d+)", text
-    )
-    if found is None or "oken" not in text:
-        return None
-    count = int(found.group(1))
-    return count if 0 < count <= 2**16 else None
 
 
 def float_inputs(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:

@@ -45,9 +45,15 @@ def other_layouts(made: dict[str, Any], config: Any) -> list[dict[str, Any]]:
             (batch, channels, 8, size, size), (batch, 256, channels * patch * patch),
             (256 * batch, channels * patch * patch), (256 * batch, channels * depth * patch * patch),
             (256 * batch, channels, patch, patch), (batch, channels, 1536, 1536),
-            (batch, channels, 16 * patch, 16 * patch),
+            (batch, channels, 16 * patch, 16 * patch), (batch, channels, 1024, 1024),
+            (batch, channels, 32 * patch, 32 * patch),
         ]  # fmt: skip
         out += [{**made, "pixel_values": torch.zeros(shape)} for shape in dict.fromkeys(shapes)]
+    states = made.get("hidden_states")
+    if isinstance(states, torch.Tensor) and states.dim() == 3:
+        out.append({**made, "hidden_states": torch.zeros(states.shape[0], states.shape[2], states.shape[1])})
+        width = attribute(config, "in_channels", "channels", "latent_dim", "num_channels", default=1)
+        out.append({**made, "hidden_states": torch.zeros(states.shape[0], width, 24000)})
     sound = made.get("input_values", made.get("input_features"))
     if isinstance(sound, torch.Tensor):
         name = "input_values" if "input_values" in made else "input_features"
@@ -65,6 +71,7 @@ def other_layouts(made: dict[str, Any], config: Any) -> list[dict[str, Any]]:
             again = {**made, name: torch.zeros(shape)}
             for mask in ("input_features_mask", "padding_mask"):
                 if mask in made:
-                    again[mask] = torch.ones(batch, shape[1], dtype=torch.int64)
+                    long = max(shape[1:])
+                    again[mask] = torch.ones(batch, long, dtype=torch.int64)
             out.append(again)
     return out

@@ -25,6 +25,9 @@ _DROPPED = ("auto_map", "quantization_config", "torch_dtype", "dtype", "transfor
 #: Attribute under which a model built here keeps what is known of its small buffers.
 VALUES = "_joulecast_values"
 
+#: How many of a type's classes are tried.
+_CLASSES = 4
+
 #: Tables of transformers that name a class for a model type, in the order in which they are asked.
 _TABLES = (
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
@@ -132,8 +135,8 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _plain(one) if isinstance(one, Mapping) else one for key, one in values.items() if key not in _DROPPED}
 
 
-def model_class(config: Any) -> Any:
-    """The class of transformers for a config: the one that it names, else that of its type.
+def model_classes(config: Any) -> list[Any]:
+    """Classes of transformers for a config, the best first: the one that it names, then those of its type.
 
     Raises
     ------
@@ -143,10 +146,11 @@ def model_class(config: Any) -> Any:
     import transformers
     from transformers.models.auto import modeling_auto
 
+    classes: list[Any] = []
     for named in getattr(config, "architectures", None) or ():
         found = getattr(transformers, str(named), None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            return found
+            classes.append(found)
     model_type = config.model_type
     several = sum(hasattr(config, one) for one in ("text_config", "vision_config", "audio_config")) > 1
     encoder = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -163,13 +167,22 @@ def model_class(config: Any) -> Any:
     for table in tables:
         name = getattr(modeling_auto, table, {}).get(model_type) if table != "CONFIG_MAPPING_NAMES" else None
         found = getattr(transformers, name if isinstance(name, str) else name[0], None) if name else None
-        if found is not None:
-            return found
+        if found is not None and found not in classes:
+            classes.append(found)
+    if classes:
+        return classes
     raise InputError(f"transformers has a config of type {model_type!r} and no model for it")
 
 
-def build_model(config: Any, dtype: Any) -> Any:
+def build_model(config: Any, dtype: Any, cls: Any = None) -> Any:
     """The model of a config without its weights, in a format of PyTorch's.
+
+    Parameters
+    ----------
+    config : PretrainedConfig
+    dtype : torch.dtype
+    cls : type, optional
+        The first of `model_classes` that can be built, if not given.
 
     Raises
     ------
@@ -181,16 +194,21 @@ def build_model(config: Any, dtype: Any) -> Any:
     from joulecast.workloads.pytorch_recorder import Recorder
     from joulecast.workloads.pytorch_values import Constants
 
-    cls = model_class(config)
-    recorder = Recorder()
-    try:
-        with torch.device("meta"), recorder, recorder.pause(), Constants(recorder.values):
-            model = cls(config)
-    except Exception as error:
-        raise _refused(f"building {cls.__name__}", error) from error
-    model = model.to(dtype).eval()
-    object.__setattr__(model, VALUES, recorder.values)
-    return model
+    first: InputError | None = None
+    for one in [cls] if cls is not None else model_classes(config)[:_CLASSES]:
+        recorder = Recorder()
+        try:
+            with torch.device("meta"), recorder, recorder.pause(), Constants(recorder.values):
+                model = one(config)
+        except Exception as error:
+            refused = _refused(f"building {one.__name__}", error)
+            refused.__cause__ = error
+            first = first or refused
+            continue
+        model = model.to(dtype).eval()
+        object.__setattr__(model, VALUES, recorder.values)
+        return model
+    raise first or InputError(f"transformers has no model for type {config.model_type!r}")
 
 
 def _refused(what: str, error: Exception) -> InputError:

@@ -21,17 +21,19 @@ from joulecast.workloads.transformers_inputs import (
     attempts,
     float_inputs,
     forward_names,
-    image_tokens_asked,
-    with_placeholders,
+    input_makers,
 )
 from joulecast.workloads.transformers_layouts import attribute
-from joulecast.workloads.transformers_models import VALUES, build_model
+from joulecast.workloads.transformers_models import VALUES, build_model, model_classes
+from joulecast.workloads.transformers_repairs import repaired
 from joulecast.workloads.workload_join import joined_workloads, renamed_passes
 
+#: How often inputs are changed as the model asks before other ones are tried.
+_REPAIRS = 4
 _FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
-def traced(config: Any, request: Request, name: str, model: Any = None, **options: Any) -> Workload:
+def traced(config: Any, request: Request, name: str, model: Any = None) -> Workload:
     """The workload of a model of transformers.
 
     Parameters
@@ -41,9 +43,7 @@ def traced(config: Any, request: Request, name: str, model: Any = None, **option
         Formats are applied afterwards; the model is run in that of its activations.
     name : str
     model : PreTrainedModel, optional
-        Built already.
-    **options
-        Of the recording; ``dtype`` where a model that runs in fp32 alone is priced in another format.
+        Built already. Where it can't be run, two others of its type's classes are tried.
 
     Returns
     -------
@@ -54,8 +54,25 @@ def traced(config: Any, request: Request, name: str, model: Any = None, **option
     InputError
         If the model can't be built or run on inputs made for it.
     """
-    dtype = torch.float32 if options else _FORMATS[request.activation_dtype]
+    dtype = _FORMATS[request.activation_dtype]
     model = build_model(config, dtype) if model is None else model
+    try:
+        return _traced(config, request, name, model, dtype)
+    except InputError as error:
+        first = error
+    for cls in [one for one in model_classes(config) if one is not type(model)][:2]:
+        try:
+            made = _traced(config, request, name, build_model(config, dtype, cls), dtype)
+        except InputError:
+            continue
+        note = f"{type(model).__name__} could not be run: {cls.__name__} is"
+        return replace(made, notes=(*made.notes, note))
+    raise first
+
+
+def _traced(config: Any, request: Request, name: str, model: Any, dtype: Any, /, **options: Any) -> Workload:
+    """The workload of one class of a model, run in `dtype`, or in fp32 where it runs in nothing else."""
+    given_config = config
     whole, model = model, _that_runs(model)
     config = config if model is whole else model.config
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
@@ -64,26 +81,26 @@ def traced(config: Any, request: Request, name: str, model: Any = None, **option
     sizes = Sizes(request.batch, tokens, request.decoder_tokens, request.image_size)
     first: BaseException | None = None
     tries = [(inputs, extra) for extra in _extras(model, request) for inputs in attempts(model, config, sizes)]
-    marks = "mm_token_type_ids" in forward_names(model)
+    names = forward_names(model)
+    makers = {key: make for key, make in input_makers(config, sizes).items() if key in names}
     for inputs, extra in tries:
         given = float_inputs({**inputs, **extra}, dtype)
-        for _ in range(2):
+        for _ in range(_REPAIRS):
             session = new_session({}, getattr(whole, VALUES, None))
             try:
                 out = _run(session, model, given)
             except Exception as error:
                 first = first or error
-                asked = image_tokens_asked(error)
-                more = with_placeholders(given, config, asked, marks) if asked and "pixel_values" in given else None
+                more = repaired(given, error, config, makers, "mm_token_type_ids" in names)
                 if more is None:
                     break
-                given = more
+                given = float_inputs(more, dtype)
                 continue
             made = _finished(session, model, request, {"name": name, **options}, given, out, tokens)
             part = () if model is whole else (f"of its parts {type(model).__name__} alone is run",)
             return replace(made, notes=(*made.notes, *part))
     if dtype is not torch.float32 and not options:
-        return traced(config, request, name, model.float(), dtype=request.activation_dtype)
+        return _traced(given_config, request, name, whole.float(), torch.float32, dtype=request.activation_dtype)
     raise _failed(model, first)
 
 
