@@ -12,6 +12,7 @@ from torch import Tensor
 from joulecast.workloads.convolution_geometry import geometry, two_sides
 from joulecast.workloads.pytorch_costs import Row
 from joulecast.workloads.pytorch_shapes import convolution_fmt, elementwise, fmt
+from joulecast.workloads.pytorch_values import has_no_data
 
 if TYPE_CHECKING:
     from joulecast.workloads.pytorch_rules import Call
@@ -84,6 +85,18 @@ def _row(
         **geometry(size, kernel, result, step, pad, spread),
     }
     return ("conv2d", columns)
+
+
+def in_layout_of_input(op: str, args: Any, out: Any) -> Any:
+    """The result of a convolution with the channels of a pixel together where its input has them so.
+
+    GPUs' libraries keep that layout; tensors without data lose it.
+    """
+    if op not in ("convolution", "convolution_overrideable", "_convolution") or not isinstance(out, Tensor):
+        return out
+    if not has_no_data(out) or out.dim() != 4 or not _channels_last(args[0]):
+        return out
+    return torch.empty_like(out, memory_format=torch.channels_last)
 
 
 def _channels_last(x: Tensor) -> int:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map
 
 from joulecast.workloads.events import Event, Row
+from joulecast.workloads.pytorch_convolutions import in_layout_of_input
 from joulecast.workloads.pytorch_costs import registered_cost, rows_of
 from joulecast.workloads.pytorch_masks import is_mask
 from joulecast.workloads.pytorch_ops import FREE, bytes_moved, is_view, rows_for
@@ -166,7 +167,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if not view and (bare is not None or _makes_meta(kwargs)):
             known = self._with_values(func, args, kwargs, given)
         reads = () if view or self.suspended else self._facts(given, self.number)
-        out = self._run(func, short, args, kwargs, given, known)
+        out = in_layout_of_input(short, args, self._run(func, short, args, kwargs, given, known))
         if view or short in FREE:
             self._name_again(short, out, given)
             return out

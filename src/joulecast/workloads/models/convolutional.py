@@ -196,7 +196,7 @@ def _convnext(config: Config, request: Request) -> Workload:
             before = hidden[stage - 1]
             layer = f"stages.{stage}.downsample"
             net.norm("layer_norm", f"{layer}.norm", batch * size[0] * size[1], before, bias=True)
-            size = net.conv(layer, batch, (before, width), size, (2, 2), stride=2, bias=True)
+            size = net.conv(layer, batch, (before, width), size, (2, 2), stride=2, bias=True, channels_last=True)
         _convnext_blocks(net, f"stages.{stage}.*", batch, width, size, depth, scaled)
     mean_pool(net, "pool", batch, hidden[-1], size)
     net.norm("layer_norm", "final_norm", batch, hidden[-1], bias=True)
@@ -207,8 +207,11 @@ def _convnext(config: Config, request: Request) -> Workload:
 
 def _convnext_blocks(net: Net, layer: str, batch: int, width: int, size: Size, count: int, scaled: bool) -> None:
     places = batch * size[0] * size[1]
-    net.conv(f"{layer}.depthwise", batch, (width, width), size, (7, 7), padding=3, groups=width, bias=True, count=count)
-    net.copy(f"{layer}.channels_last", places * width, count=count)
+    # The first norm, over channels, leaves those of a pixel together, and all that follows keeps them so.
+    net.conv(
+        f"{layer}.depthwise", batch, (width, width), size, (7, 7),
+        padding=3, groups=width, bias=True, channels_last=True, count=count,
+    )  # fmt: skip
     net.norm("layer_norm", f"{layer}.norm", places, width, bias=True, count=count)
     net.linear(f"{layer}.up_proj", places, width, 4 * width, bias=True, count=count)
     net.elementwise("gelu", f"{layer}.activation", places * 4 * width, count=count)

@@ -173,9 +173,12 @@ class Net:
         padding: int = 0,
         groups: int = 1,
         bias: bool = False,
+        channels_last: bool = False,
         count: float = 1,
     ) -> tuple[int, int]:
         """A convolution over `size` (rows, columns) from channels in to out; returns the output's size.
+
+        `channels_last`: whether the channels of a pixel lie together in what it reads.
 
         Raises
         ------
@@ -206,6 +209,7 @@ class Net:
             stride=stride,
             padding=padding,
             groups=groups,
+            channels_last=int(channels_last),
             dtype=self.request.gemm_dtype,
         )
         if bias:

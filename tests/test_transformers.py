@@ -1,0 +1,89 @@
+"""Models of transformers: inputs made for them and changed as they ask, and what a GPU would run of them."""
+
+from __future__ import annotations
+
+import pytest
+
+import joulecast as jc
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+
+def on_meta(cls, config, dtype=torch.bfloat16):
+    with torch.device("meta"):
+        return cls(config).to(dtype).eval()
+
+
+def test_layers_that_are_not_run_again_give_their_hidden_states():
+    from transformers import Dinov2Backbone, Dinov2Config
+
+    config = Dinov2Config(hidden_size=64, num_hidden_layers=6, num_attention_heads=2, image_size=56, patch_size=14,
+                          out_features=["stage2", "stage4", "stage6"])  # fmt: skip
+    model = on_meta(Dinov2Backbone, config)
+    with jc.capture() as recorded:
+        out = model(torch.empty(1, 3, 56, 56, device="meta", dtype=torch.bfloat16))
+    assert len(out.feature_maps) == 3  # one a stage asked for, of layers run and not run
+    assert {tuple(one.shape) for one in out.feature_maps} == {(1, 64, 4, 4)}
+    # by hand: patches; four square products and an MLP of four times the width a layer; scores and values
+    tokens, dim = 17, 64
+    macs = 16 * 3 * 14 * 14 * dim + 6 * (tokens * 12 * dim * dim + 2 * tokens * tokens * dim)
+    assert recorded.workload.flop("matmul") == 2 * macs
+
+
+def test_convolutions_keep_the_layout_of_their_input():
+    layers = torch.nn.Conv2d(8, 16, 2, stride=2), torch.nn.Conv2d(16, 16, 3, groups=16, padding=1)
+    model = torch.nn.Sequential(*layers).to("meta", torch.bfloat16)
+    x = torch.empty(2, 8, 16, 16, device="meta", dtype=torch.bfloat16)
+    plain = jc.workload(model, x).tables["conv2d"]
+    last = jc.workload(model, x.to(memory_format=torch.channels_last)).tables["conv2d"]
+    assert plain["channels_last"].tolist() == [0, 0]
+    assert last["channels_last"].tolist() == [1, 1]
+
+
+def test_looking_at_a_mask_is_no_part_of_the_program():
+    q, k = (torch.empty(1, 2, length, 64, device="meta", dtype=torch.bfloat16) for length in (1, 512))
+    mask = torch.ones(1, 1, 1, 512, dtype=torch.bool)
+    with jc.capture() as recorded:
+        torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+    assert recorded.workload.operations == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "shape", "wanted"),
+    [
+        ("a and b must have same reduction dim, but got [256, 588] X [1176, 1536].", (256, 588), (256, 1176)),
+        ("Given normalized_shape=[160], expected input with shape [160], but got input of size torch.Size([1, 512, 80])",
+         (1, 512, 80), (1, 512, 160)),
+        ("Attempting to broadcast a dimension of length 560 at -1! Mismatching argument at index 1 had "
+         "torch.Size([512, 560]); but expected shape should be broadcastable to [1, 512, 80]", (1, 512, 80), (1, 512, 560)),
+        ("Input tensor shape suffix torch.Size([40, 128]) does not match expected suffix (feature_dims + num_channels) "
+         "(64, 128)", (1, 512, 80), (1, 512, 128)),
+        ("Input image size (1792*448) doesn't match model (896*448).", (1, 3, 896, 448), (1, 3, 448, 448)),
+    ],
+)  # fmt: skip
+def test_inputs_are_changed_as_a_model_asks(error, shape, wanted):
+    from joulecast.workloads.transformers_repairs import repaired
+
+    more = repaired({"x": torch.zeros(shape)}, ValueError(error), object(), {}, False)
+    assert tuple(more["x"].shape) == wanted
+
+
+def test_an_input_that_an_error_names_is_made():
+    from joulecast.workloads.transformers_repairs import repaired
+
+    makers = {"encoder_hidden_states": lambda: torch.zeros(1, 4, 8)}
+    error = ValueError("encoder_hidden_states must be given for cross-attention layers")
+    more = repaired({}, error, object(), makers, False)
+    assert tuple(more["encoder_hidden_states"].shape) == (1, 4, 8)
+    assert repaired(more, error, object(), makers, False) is None  # it is there: nothing to add
+    assert repaired({}, ValueError("no such thing"), object(), makers, False) is None
+
+
+def test_a_class_that_can_not_be_run_gives_way_to_another_and_a_note_says_so():
+    config = {"model_type": "splinter", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+              "intermediate_size": 128, "vocab_size": 99, "architectures": ["SplinterForPreTraining"]}  # fmt: skip
+    w = jc.workload(config, prompt_tokens=16)
+    assert any("SplinterForPreTraining could not be run" in note for note in w.notes)
+    # by hand: four square products and two of the MLP a layer, scores and values of all tokens
+    assert w.flop("matmul") >= 2 * 2 * (16 * (4 * 64 * 64 + 2 * 64 * 128) + 2 * 16 * 16 * 64)
