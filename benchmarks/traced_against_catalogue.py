@@ -36,7 +36,10 @@ def compared(name: str, gpu: str, **asked: Any) -> list[tuple[str, float, float,
     from joulecast.workloads.catalogue import entry
 
     known = jc.workload(name, **asked)
-    traced = from_transformers(entry(name).config, Request(**asked), name)
+    config = dict(entry(name).config)
+    if "kv_lora_rank" in config:
+        config.setdefault("q_lora_rank", None)  # as config.json has it; transformers' default is another model's
+    traced = from_transformers(config, Request(**asked), name)
     ours, theirs = (jc.predict(one, gpu, ignore_memory=True) for one in (traced, known))
     return [
         (

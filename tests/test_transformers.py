@@ -53,10 +53,11 @@ def test_looking_at_a_mask_is_no_part_of_the_program():
     ("error", "shape", "wanted"),
     [
         ("a and b must have same reduction dim, but got [256, 588] X [1176, 1536].", (256, 588), (256, 1176)),
-        ("Given normalized_shape=[160], expected input with shape [160], but got input of size torch.Size([1, 512, 80])",
-         (1, 512, 80), (1, 512, 160)),
+        ("Given normalized_shape=[160], expected input with shape [160], but got input of size "
+         "torch.Size([1, 512, 80])", (1, 512, 80), (1, 512, 160)),
         ("Attempting to broadcast a dimension of length 560 at -1! Mismatching argument at index 1 had "
-         "torch.Size([512, 560]); but expected shape should be broadcastable to [1, 512, 80]", (1, 512, 80), (1, 512, 560)),
+         "torch.Size([512, 560]); but expected shape should be broadcastable to [1, 512, 80]",
+         (1, 512, 80), (1, 512, 560)),
         ("Input tensor shape suffix torch.Size([40, 128]) does not match expected suffix (feature_dims + num_channels) "
          "(64, 128)", (1, 512, 80), (1, 512, 128)),
         ("Input image size (1792*448) doesn't match model (896*448).", (1, 3, 896, 448), (1, 3, 448, 448)),
@@ -87,3 +88,29 @@ def test_a_class_that_can_not_be_run_gives_way_to_another_and_a_note_says_so():
     assert any("SplinterForPreTraining could not be run" in note for note in w.notes)
     # by hand: four square products and two of the MLP a layer, scores and values of all tokens
     assert w.flop("matmul") >= 2 * 2 * (16 * (4 * 64 * 64 + 2 * 64 * 128) + 2 * 16 * 16 * 64)
+
+
+#: hidden, layers, heads, key-value heads, MLP, vocabulary, and the parameters published.
+BYTES = {
+    "llama-2-7b": ("llama", (4096, 32, 32, 32, 11008, 32000), 6_738_415_616),
+    "llama-3-8b": ("llama", (4096, 32, 32, 8, 14336, 128256), 8_030_261_248),
+    "mistral-7b": ("mistral", (4096, 32, 32, 8, 14336, 32000), 7_241_732_096),
+    "qwen2-7b": ("qwen2", (3584, 28, 28, 4, 18944, 152064), 7_615_616_512),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_of_a_decoder_by_hand(name):
+    from joulecast.workloads.request import Request
+    from joulecast.workloads.transformers_models import from_transformers
+
+    model_type, (hidden, layers, heads, kv_heads, inter, vocab), parameters = BYTES[name]
+    config = {"model_type": model_type, "hidden_size": hidden, "num_hidden_layers": layers, "vocab_size": vocab,
+              "num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": inter,
+              "tie_word_embeddings": False}  # fmt: skip
+    batch, tokens = 2, 128
+    memory = from_transformers(config, Request(batch=batch, prompt_tokens=tokens), name).memory
+    assert memory.weights_bytes == pytest.approx(2 * parameters, rel=1e-6)  # two bytes each; and one row of angles
+    assert memory.kv_cache_bytes == 2 * 2 * batch * tokens * layers * kv_heads * (hidden // heads)
+    # at most alive: both branches of an MLP and their product, beside the stream; the sines and cosines are small
+    assert memory.activation_bytes == pytest.approx(2 * batch * tokens * (3 * inter + hidden), rel=0.01)
