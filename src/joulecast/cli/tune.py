@@ -39,6 +39,11 @@ def tune(
     timeout: Annotated[str | None, _option("--timeout", "S", "For one compilation [60].")] = None,
     cache: Annotated[Path | None, _option("--cache", "FILE", "Of what was compiled.")] = None,
     winners: Annotated[Path | None, _option("--winners", "FILE", "Add the winner to this JSON file.")] = None,
+    model: Annotated[str | None, _option("--model", "NAME", "Tune the operators of a model that matter.")] = None,
+    batch: Annotated[str | None, _option("--batch", "N", "Of the model [1].")] = None,
+    prompt: Annotated[str | None, _option("--prompt", "N", "Its prompt tokens a sequence.")] = None,
+    generate: Annotated[str | None, _option("--generate", "N", "Tokens to generate a sequence.")] = None,
+    top: Annotated[str | None, _option("--top", "N", "Operators of the model to tune [4].")] = None,
     replay: Annotated[
         Path | None,
         typer.Option("--replay", metavar="FILE", help="A recorded space: parquet or CSV.", show_default=False),
@@ -91,11 +96,13 @@ def tune(
 
     joulecast tune matmul --gpu h100 --size m=16,n=4096,k=4096 --meter model
 
+    joulecast tune --model Qwen/Qwen2.5-7B --batch 1 --gpu h100
+
     joulecast tune --replay space.parquet --slack 0.05 --log search.db
     """
     form = chosen_format(json, csv, output)
-    if (what is None) == (replay is None):
-        raise InputError("give a kernel to tune, such as matmul, or --replay with a recorded space: one of them")
+    if sum(one is not None for one in (what, replay, model)) != 1:
+        raise InputError("give one of: a kernel to tune, such as matmul; --model; --replay with a recorded space")
     share = options.real("--slack", slack, "share", zero=True, example="0.05")
     cv = noise if noise == "recorded" else options.real("--noise", noise, "share", zero=True, example="0.023")
     budget = options.whole("--evaluations", evaluations, example="300")
@@ -117,7 +124,7 @@ def tune(
         ),
         "strategy_name": strategy, "evaluations": budget, "readings": reads, "log": log, "seed": start,
     }  # fmt: skip
-    if what is not None:
+    if what is not None or model is not None:
         unused = [flag for flag, value in (("--where", where), ("--session", session)) if value]
         if unused:
             raise InputError(f"{', '.join(unused)} is of recorded spaces: not with a kernel")
@@ -125,6 +132,13 @@ def tune(
         flags = {"meter": meter, "size": size, "configs": configs, "check": check, "clock": clock,
                  "power_limit": power_limit, "residency": residency, "workers": workers, "timeout": timeout,
                  "cache": cache}  # fmt: skip
+    if model is not None:
+        flags |= {"batch": batch, "prompt": prompt, "generate": generate, "top": top}
+        with progress.bar() as tell:
+            whole = tune_kernel.run_model(model, gpu, flags, given, tell)
+        give(Answer(lambda: tune_kernel.model_page(whole), whole.to_dict, lambda: tune_kernel.model_rows(whole)),
+             form, output)  # fmt: skip
+        return
     with progress.bar() as tell:
         if what is not None:
             found = tune_kernel.run(what, gpu, flags, given, tell)

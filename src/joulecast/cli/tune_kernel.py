@@ -10,7 +10,9 @@ from joulecast.cli import options
 from joulecast.errors import InputError, shortened
 
 if TYPE_CHECKING:
+    from joulecast.reports.tables import Block
     from joulecast.tuning.kernelspec import KernelSpec
+    from joulecast.tuning.model_wide import ModelTuning
     from joulecast.tuning.result import TuningResult
 
 
@@ -94,3 +96,76 @@ def writable(path: Path | None) -> None:
     """That a file of winners can be written, before anything is searched."""
     if path is not None and not path.parent.is_dir():
         raise InputError(f"no folder {shortened(path.parent)} to write the winners in")
+
+
+def run_model(
+    model: str, gpu: str | None, given: Mapping[str, Any], kept: Mapping[str, Any],
+    tell: Callable[[str, float], None],
+) -> ModelTuning:  # fmt: skip
+    """Tune the operators of a model that matter; arguments as `run`."""
+    if gpu is None:
+        raise InputError("--gpu says what to compile for, such as --gpu h100")
+    from joulecast.tuning.kernel import METERS
+    from joulecast.tuning.model_wide import tune_model
+
+    if given["size"]:
+        raise InputError("--size is of one operator: a model brings the sizes of all")
+    request = {
+        "batch": options.whole("--batch", given["batch"]),
+        "prompt_tokens": options.whole("--prompt", given["prompt"], example="512"),
+        "generate_tokens": options.whole("--generate", given["generate"], minimum=0, example="128"),
+    }
+    return tune_model(
+        model, gpu, top=options.whole("--top", given["top"], example="4") or 4,
+        configs=options.whole("--configs", given["configs"], example="40") or 40, slack=kept["slack"],
+        meter=options.one_of("--meter", given["meter"], METERS) or "model", cache=given["cache"],
+        workers=options.whole("--workers", given["workers"]) or 0,
+        timeout_s=options.real("--timeout", given["timeout"], "seconds", example="60") or 60.0,
+        check=options.one_of("--check", given["check"], ("winners", "all", "none")) or "winners",
+        seed=kept["seed"], tell=tell, **{name: value for name, value in request.items() if value is not None},
+    )  # fmt: skip
+
+
+#: Operators that the page of a model shows.
+_SHOWN = 8
+
+
+def model_page(whole: ModelTuning) -> list[Block]:
+    """The page of a model."""
+    from joulecast.cli.tune_page import described
+    from joulecast.reports import text
+    from joulecast.reports.tables import Facts, Table
+
+    gains = {id(gain.part): gain for gain in whole.gains}
+    rows = []
+    for part in whole.parts[:_SHOWN]:
+        gain = gains.get(id(part))
+        name = part.operator or part.kind
+        sizes = " ".join(f"{size}={value}" for size, value in part.sizes.items() if size != "dtype")
+        if gain is None:
+            told = ("", "", part.why or "not tuned")
+        else:
+            told = (_ratio(gain.energy_ratio), _ratio(gain.over_fastest), described(gain.found.chosen))
+        rows.append((name, text.percent(part.energy_j / whole.energy_j), *told[:2], sizes, told[2]))
+    heads = ("operator", "energy", "vs default", "vs fastest", "sizes", "configuration")
+    facts = [
+        ("result", (whole.verdict,)),
+        ("model", (f"{whole.model} on {whole.gpu}:", f"{text.duration(whole.time_s)},", text.energy(whole.energy_j))),
+        ("tuned", (f"{len(whole.gains)} operators with {text.percent(whole.tuned_share)} of the energy",)),
+    ]
+    notes = [("failed", (f"{name}: {why}",)) for name, why in whole.failed.items()]
+    said = "ratios are between configurations of one Triton kernel, applied to the energy of the framework's own"
+    notes.append(("note", (f"{said}; whether the Triton kernel beats that one is not said",)))
+    return [Facts(tuple(facts)), Table(heads, tuple(rows), "lrrrll", elastic=5), Facts(tuple(notes), "dim", 12)]
+
+
+def model_rows(whole: ModelTuning) -> list[dict[str, Any]]:
+    """One mapping an operator."""
+    return [
+        {name: value for name, value in row.items() if not isinstance(value, dict | list)}
+        for row in whole.to_dict()["operators"]
+    ]
+
+
+def _ratio(value: float) -> str:
+    return f"{100.0 * (value - 1.0):+.1f} %"
