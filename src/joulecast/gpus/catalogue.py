@@ -76,7 +76,7 @@ def load_gpu(name: str | Path | Gpu, changes: Mapping[str, str | float] | None =
     Raises
     ------
     InputError
-        As for `resolve` and `change_gpu`.
+        As for `resolve` and `change_gpu`; for a change to an architecture that no GPU of the catalogue has.
 
     Examples
     --------
@@ -86,7 +86,19 @@ def load_gpu(name: str | Path | Gpu, changes: Mapping[str, str | float] | None =
     'A100-SXM-80GB+sm_count=128'
     """
     gpu, _ = resolve(name)
-    return change_gpu(gpu, changes) if changes else gpu
+    if not changes:
+        return gpu
+    changed = change_gpu(gpu, changes)
+    known = {gpu.architecture} if changed.architecture == gpu.architecture else architectures()
+    if changed.architecture not in known:
+        raise UnknownNameError("architecture", changed.architecture, known)
+    return changed
+
+
+@functools.cache
+def architectures() -> frozenset[str]:
+    """Architectures of the catalogue's GPUs."""
+    return frozenset(_catalogued(entry.path).architecture for entry in names.index().entries.values())
 
 
 @functools.cache

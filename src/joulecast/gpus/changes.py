@@ -87,7 +87,7 @@ def _value(field: str, value: object) -> str | float:
         text = str(value).strip()
         if not PLAIN_NAME.match(text):
             raise InputError(f"{field} must be a short plain text, not {shortened(repr(value), 40)}")
-        return text
+        return text.lower() if field == "architecture" else text
     if isinstance(value, bool):
         raise InputError(f"{field} must be a number, not {value}")
     try:
