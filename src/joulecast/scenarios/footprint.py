@@ -144,6 +144,21 @@ class Footprint:
         return self.energy_j / JOULES_PER_KWH
 
 
+def checked_site(site: Site | None) -> Site:
+    """The site that is given; one that adds nothing where none is.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+    """
+    if site is None:
+        return Site()
+    if not isinstance(site, Site):
+        raise InputError(f"site takes a joulecast.scenarios.footprint.Site, not {shortened(repr(site), 40)}")
+    return site
+
+
 def account(energy_j: Any, time_s: Any, site: Site, *, gpu_count: Any = 1, offset_s: Any = 0.0) -> Footprint:
     """Energy, money and carbon of runs at a site; arrays broadcast.
 
@@ -257,7 +272,7 @@ def footprint(
         raise InputError("host power and tables over hours need time_s: how long the energy took")
     return account(
         _numbers(source, "energy"), 0.0 if time_s is None else _numbers(time_s, "time"), site,
-        gpu_count=1 if gpu_count is None else _numbers(gpu_count, "gpu_count"),
+        gpu_count=1 if gpu_count is None else _gpus(gpu_count),
     )  # fmt: skip
 
 
@@ -308,6 +323,13 @@ def _mean_rate(rate: float | HourTable | None, site: Site, time_s: Floats, offse
             return np.asarray(rate.whole_mean())
         return rate.mean(rate.seconds_of(site.start) + np.asarray(offset_s, dtype=np.float64), time_s)
     return np.asarray(rate)
+
+
+def _gpus(values: Any) -> Floats:
+    found = _numbers(values, "gpu_count")
+    if found.size and not found.min() >= 1:
+        raise InputError(f"gpu_count must be 1 or more, got {found.min():g}")
+    return found
 
 
 def _numbers(values: Any, what: str) -> Floats:

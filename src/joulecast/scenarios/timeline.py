@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.errors import InputError, UnknownNameError
+from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.physics.metering import Meter, readings
 from joulecast.physics.trace import DUTY_MODULES
 from joulecast.scenarios.launched import Launched
@@ -203,6 +203,10 @@ def timeline(
     InputError
         For an unknown choice or phase, or a prediction that does not carry its launches.
     """
+    if not isinstance(prediction, Prediction):
+        raise InputError(f"a timeline is of a prediction, not of {shortened(repr(prediction), 40)}")
+    if not isinstance(meter, Meter):
+        raise InputError(f"meter takes a Meter, such as joulecast.Meter(0.025, 0.1), not {shortened(repr(meter), 40)}")
     source = prediction.launched
     if not isinstance(source, Launched):
         raise InputError("this prediction does not carry its launches: make it anew with joulecast.predict")

@@ -17,7 +17,7 @@ from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, resolve
 from joulecast.gpus.changes import changeable_fields
 from joulecast.lowering.execution import Execution
-from joulecast.scenarios.footprint import Site
+from joulecast.scenarios.footprint import Site, checked_site
 from joulecast.scenarios.inference import predict_workload
 from joulecast.scenarios.prediction import Prediction
 from joulecast.scenarios.pricing import host_of
@@ -106,7 +106,7 @@ def inference(
         )
     ).checked()
     forecast = None if forecast_from is None else checked_forecast(forecast_from)
-    evaluator = InferenceEvaluator(source, space, Site() if site is None else site, ignore_memory, forecast)
+    evaluator = InferenceEvaluator(source, space, checked_site(site), ignore_memory, forecast)
     _first_workload(evaluator)
     return evaluator
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from joulecast.coefficients.schema import PROVENANCES
 from joulecast.errors import InputError, JoulecastError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, resolve
-from joulecast.scenarios.footprint import Site, account
+from joulecast.scenarios.footprint import Site, account, checked_site
 from joulecast.scenarios.sweep.chunk import Chunk, Reasons
 from joulecast.scenarios.sweep.space import Axis, Space, axis
 from joulecast.scenarios.sweep.store import coefficients_in_use
@@ -227,7 +227,7 @@ def training(
     first = Axis("gpu", tuple(dict.fromkeys(one.name if not isinstance(raw, Gpu) else one
                                             for raw, one in zip(several, found, strict=True))))  # fmt: skip
     space = Space((first, *slow, *fast)).checked()
-    evaluator = TrainingEvaluator(source, space, Site() if site is None else site, ignore_memory)
+    evaluator = TrainingEvaluator(source, space, checked_site(site), ignore_memory)
     _checked(evaluator)
     return evaluator
 
