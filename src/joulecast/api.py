@@ -319,13 +319,18 @@ def stage_clocks(
     from joulecast.scenarios.training.stages import stage_plans
 
     model, recipe, layout, run = told_apart(options)
+    for name in ("clock_mhz", "power_limit_w"):
+        if name in run:
+            raise InputError(f"stage clocks are planned over all clocks at the GPU's own power limit: leave {name} out")
     forward = forward_pass(source, model, recipe)
     micro = int(forward.info.get("batch") or 1)
     whole = run.get("global_batch")
     count = recipe.accumulate if whole is None else micro_batches(int(whole), micro, layout)
     how = {name: run[name] for name in ("launch_mode", "attention") if name in run}
     split = None if layers_by_stage is None else tuple(int(one) for one in layers_by_stage)
-    return stage_plans(forward, gpu, recipe, layout, micro_batches=count, layers_by_stage=split, **how)
+    return stage_plans(
+        forward, load_gpu(gpu, run.get("changes")), recipe, layout, micro_batches=count, layers_by_stage=split, **how
+    )
 
 
 def sweep_training(

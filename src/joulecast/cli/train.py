@@ -208,8 +208,7 @@ def train(
 
 #: Options of a run that clocks of stages do not depend on, or take all.
 _OF_A_RUN = frozenset(
-    {"site", "tokens", "samples", "steps", "epochs", "clock_mhz", "power_limit_w", "changes", "ignore_memory",
-     "host_us_per_launch", "input_samples_per_s"}
+    {"site", "tokens", "samples", "steps", "epochs", "ignore_memory", "host_us_per_launch", "input_samples_per_s"}
 )  # fmt: skip
 
 

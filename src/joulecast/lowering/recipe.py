@@ -177,7 +177,9 @@ class Recipe:
             if given is None:
                 continue
             if isinstance(given, bool) or not isinstance(given, Integral) or not least <= int(given) <= 2**31:
-                raise InputError(f"{name} must be a whole number of at least {least}, got {shortened(given)!r}")
+                raise InputError(
+                    f"{name} must be a whole number of at least {least}, at most {2**31:,}, got {shortened(given)!r}"
+                )
             object.__setattr__(self, name, int(given))
 
     @property

@@ -74,13 +74,15 @@ def training_step(forward: Workload, recipe: Recipe, *, unfused: bool = False) -
     Raises
     ------
     InputError
-        If the workload has more than one pass, or operations that only inference runs.
+        If the workload has more than one pass, or operations that only inference runs; if more layers are frozen or
+        checkpointed than it has.
     """
     if len(forward.passes) != 1:
         names = ", ".join(dict.fromkeys(one.phase for one in forward.passes))
         raise InputError(
             f"training takes one pass over a batch, {forward.name} has {names}: leave tokens to generate out"
         )
+    _check_layers(recipe, forward)
     rows = list(with_batch_statistics(_without_cache(rows_of(forward)), recipe))
     rows = list(_dropping(rows, recipe, forward, unfused))
     if recipe.formats.mixed:
@@ -114,6 +116,16 @@ def training_step(forward: Workload, recipe: Recipe, *, unfused: bool = False) -
         unpriced=forward.unpriced,
     )
     return Step(built, parameters, trained, added, held(rows, recipe, forward, learns))
+
+
+def _check_layers(recipe: Recipe, forward: Workload) -> None:
+    layers = int(forward.info.get("num_layers") or 0)
+    for name in ("frozen_layers", "checkpointed_layers"):
+        asked = getattr(recipe, name) or 0
+        if asked and not layers:
+            raise InputError(f"{name} can't be asked of {forward.name}: it does not tell its layers apart")
+        if asked > layers:
+            raise InputError(f"{name} must be at most the {layers} layers of {forward.name}, got {asked}")
 
 
 def _without_cache(rows: list[Row]) -> list[Row]:

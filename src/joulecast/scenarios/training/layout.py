@@ -142,5 +142,7 @@ def micro_batches(global_batch: int, micro_batch: int, layout: Layout) -> int:
 
 def _whole(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= 2**24:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {shortened(value)!r}")
+        raise InputError(
+            f"{name} must be a whole number of at least {least}, at most {2**24:,}, got {shortened(value)!r}"
+        )
     return int(value)

@@ -17,7 +17,7 @@ from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.training import Step, training_step
-from joulecast.scenarios.footprint import Site, account
+from joulecast.scenarios.footprint import Site, account, checked_site
 from joulecast.scenarios.pricing import host_of
 from joulecast.scenarios.training.layout import Layout, micro_batches
 from joulecast.scenarios.training.memory import refuse_what_does_not_fit, training_memory
@@ -103,6 +103,7 @@ def train(
     InfeasibleError
         If it does not fit the memory.
     """
+    site = None if site is None else checked_site(site)
     described = load_gpu(gpu, changes)
     clock = check_clock_mhz(clock_mhz, described.clock_min_mhz, described.clock_max_mhz, described.name)
     limit = described.power_limit_default_w
@@ -231,10 +232,18 @@ def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
             raise InputError(f"pp={layout.pp} needs a model of like layers, which {forward.name} is not: give pp=1")
         pieces = layout.pp * layout.chunks
         if layers % pieces:
-            fits = [n for n in range(1, layers + 1) if layers % (n * layout.chunks) == 0]
-            near = min(fits or [1], key=lambda n: abs(n - layout.pp))
-            what = f"pp={layout.pp}" + (f" x {layout.chunks} chunks" if layout.chunks > 1 else "")
-            raise InputError(f"{layers} layers do not divide by {what}: the nearest that does is pp={near}")
+            fits = [
+                (n, chunks)
+                for n in range(1, layers + 1)
+                for chunks in range(1, layers // n + 1)
+                if layers % (n * chunks) == 0 and (n > 1 or layout.chunks == 1) and (chunks > 1) == (layout.chunks > 1)
+            ]
+            pp, chunks = min(fits or [(1, 1)], key=lambda one: (abs(one[0] - layout.pp), abs(one[1] - layout.chunks)))
+            what, near = (
+                f"pp={stages}" + (f" x {pieces} chunks" if layout.chunks > 1 else "")
+                for stages, pieces in ((layout.pp, layout.chunks), (pp, chunks))
+            )
+            raise InputError(f"{layers} layers do not divide by {what}: the nearest that does is {near}")
         if count < layout.pp and layout.schedule == "interleaved":
             raise InputError(
                 f"an interleaved pipeline takes at least as many micro-batches as stages: {count} for {layout.pp}"
@@ -290,7 +299,7 @@ def _steps(
     for name in (*named, "epochs"):
         value = number(epochs if name == "epochs" else given[name], name, "")
         if not 0 < value <= 1e18:
-            raise InputError(f"{name} must be above 0, got {value:g}")
+            raise InputError(f"{name} must be above 0 and at most 1e18, got {value:g}")
     if not named:
         return None
     if steps is not None:
