@@ -10,6 +10,7 @@ import typer
 from joulecast.cli import options
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.cli.progress import bar
+from joulecast.errors import InputError
 
 if TYPE_CHECKING:
     from joulecast.traces.attribution import Attribution
@@ -57,6 +58,8 @@ def attribute(
     shown = options.whole("--top", top, minimum=0, example="12") or 0
     clock_mhz = options.real("--clock", clock, "MHz", example="1410")
     every_s = options.real("--log-interval", log_interval, "s", example="0.1")
+    if every_s is not None and power_log is None:
+        raise InputError("--log-interval changes nothing without --power-log")
     limit_w = options.real("--power-limit", power_limit, "W", example="300")
 
     from joulecast.cli import attribute_page as pages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -44,6 +45,16 @@ def program_workload(place: str, options: dict[str, Any]) -> Workload:
     for name in options:
         if name not in _TAKEN:
             raise InputError(f"--module takes its shapes from the factory's inputs: {name} can't be asked of it")
+    # The answer owns standard output: what the user's code prints goes beside it.
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            return _recorded(place, options)
+        except SystemExit as error:
+            code = shortened(repr(error.code), 40)
+            raise InputError(f"{shortened(place)} ends Python before there is a model: sys.exit({code})") from None
+
+
+def _recorded(place: str, options: dict[str, Any]) -> Workload:
     made = _made(place)
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
 
