@@ -1,0 +1,151 @@
+"""What is asked by mistake is refused in one line, not taken silently; another's code keeps to its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import joulecast as jc
+from joulecast.cli import main
+from joulecast.errors import InputError
+from joulecast.scenarios.timeline import timeline
+
+MODEL = "meta-llama/Llama-3.2-1B"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line on stderr of a refused question."""
+    assert main(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("joulecast: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("name", ["foo", "amper", "hopper2"])
+def test_an_architecture_that_no_gpu_has_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="unknown architecture"):
+        jc.load_gpu("a100", {"architecture": name})
+
+
+def test_an_architecture_may_be_set_to_any_that_is_known() -> None:
+    assert jc.load_gpu("a100", {"architecture": "Hopper"}).architecture == "hopper"
+
+
+@pytest.mark.parametrize("site", [3, "world", {"pue": 1.2}])
+def test_a_site_is_a_site(site: Any) -> None:
+    asks = (
+        lambda: jc.train(MODEL, "a100", site=site),
+        lambda: jc.sweep(MODEL, "a100", site=site),
+        lambda: jc.sweep_training(MODEL, "a100", site=site),
+    )
+    for ask in asks:
+        with pytest.raises(InputError, match="site takes a"):
+            ask()
+
+
+def test_a_timeline_takes_a_prediction_and_a_meter() -> None:
+    with pytest.raises(InputError, match="of a prediction"):
+        timeline("a100")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="takes a Meter"):
+        jc.predict("resnet-50", "a100").timeline(meter=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [0, -1, [1, 0]])
+def test_energy_is_of_one_gpu_at_least(count: Any) -> None:
+    with pytest.raises(InputError, match="gpu_count must be 1 or more"):
+        jc.footprint(100.0, time_s=1.0, gpu_count=count, host_w=10.0)
+
+
+@pytest.mark.parametrize("name", ["frozen_layers", "checkpointed_layers"])
+def test_more_layers_than_a_model_has_are_refused(name: str) -> None:
+    """Llama-3.2-1B has 16."""
+    jc.train(MODEL, "a100", checkpointing="full", **{name: 16})
+    with pytest.raises(InputError, match=f"{name} must be at most the 16 layers"):
+        jc.train(MODEL, "a100", checkpointing="full", **{name: 17})
+
+
+def test_limits_of_numbers_are_told() -> None:
+    with pytest.raises(InputError, match="at most 16,777,216"):
+        jc.train(MODEL, "a100", gpus=10**9)
+    with pytest.raises(InputError, match="at most 1e18"):
+        jc.train(MODEL, "a100", tokens=1e30)
+
+
+@pytest.mark.parametrize(("pp", "chunks"), [(2, 3), (2, 100), (3, 1), (5, 4)])
+def test_the_nearest_layout_that_is_told_divides(pp: int, chunks: int) -> None:
+    asked: dict[str, Any] = {"schedule": "interleaved" if chunks > 1 else "1f1b", "global_batch": 60}
+    with pytest.raises(InputError, match="the nearest that does is") as caught:
+        jc.train(MODEL, "a100", gpus=pp, pp=pp, chunks=chunks, **asked)
+    near = str(caught.value).partition("the nearest that does is pp=")[2].split(" x ")
+    stages, pieces = int(near[0]), int(near[1].split()[0]) if len(near) > 1 else 1
+    assert stages > 1
+    assert 16 % (stages * pieces) == 0
+    asked["global_batch"] = 2 * stages
+    assert jc.train(MODEL, "a100", gpus=stages, pp=stages, chunks=pieces, **asked).step_time_s > 0
+
+
+def test_stage_clocks_are_those_of_the_gpu_as_changed() -> None:
+    asked: dict[str, Any] = {"gpus": 2, "pp": 2, "global_batch": 8, "micro_batch": 4}
+    whole = jc.stage_clocks(MODEL, "a100", **asked)
+    half = jc.stage_clocks(MODEL, "a100", changes={"sm_count": 54}, **asked)
+    assert half.uniform[-1].time_s > 1.2 * whole.uniform[-1].time_s
+    for name, value in (("clock_mhz", 900), ("power_limit_w", 200)):
+        with pytest.raises(InputError, match=f"leave {name} out"):
+            jc.stage_clocks(MODEL, "a100", **asked, **{name: value})
+
+
+CODE = """
+import sys
+import torch
+
+def leaves():
+    sys.exit(0)
+
+def leaves_in_forward():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            sys.exit(3)
+    return Model(), torch.zeros(4, 4)
+
+def prints():
+    print("made")
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            print("called")
+            return x @ x
+    return Model(), torch.zeros(4, 4)
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    pytest.importorskip("torch")
+    (tmp_path / "own_code_of_a_user.py").write_text(CODE)
+    (tmp_path / "own_code_that_leaves.py").write_text("raise SystemExit(0)")
+    monkeypatch.chdir(tmp_path)
+    return "own_code_of_a_user"
+
+
+def test_code_that_ends_python_gives_no_empty_answer(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in (f"{code}:leaves", f"{code}:leaves_in_forward", "own_code_that_leaves:make"):
+        assert "ends Python before there is a model" in refused(capsys, "predict", "--module", place, "--gpu", "a100")
+
+
+def test_what_code_prints_stays_out_of_the_answer(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--module", f"{code}:prints", "--gpu", "a100", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["schema"] == "joulecast.predict/1"
+    assert "made" in err
+    assert "called" in err
+
+
+def test_an_interval_without_a_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"traceEvents": []}')
+    line = refused(capsys, "attribute", str(trace), "--gpu", "a100", "--log-interval", "1")
+    assert "--power-log" in line
