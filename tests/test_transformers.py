@@ -112,5 +112,8 @@ def test_bytes_of_a_decoder_by_hand(name):
     memory = from_transformers(config, Request(batch=batch, prompt_tokens=tokens), name).memory
     assert memory.weights_bytes == pytest.approx(2 * parameters, rel=1e-6)  # two bytes each; and one row of angles
     assert memory.kv_cache_bytes == 2 * 2 * batch * tokens * layers * kv_heads * (hidden // heads)
-    # at most alive: both branches of an MLP and their product, beside the stream; the sines and cosines are small
-    assert memory.activation_bytes == pytest.approx(2 * batch * tokens * (3 * inter + hidden), rel=0.01)
+    # at most alive: both branches of an MLP and their product beside the stream, perhaps what the MLP reads as well
+    stream, branch = 2 * batch * tokens * hidden, 2 * batch * tokens * inter
+    assert 3 * branch + stream <= memory.activation_bytes <= 1.01 * (3 * branch + 2 * stream)
+    by_hand = 2 * parameters + memory.kv_cache_bytes + 3 * branch + 2 * stream
+    assert memory.total_bytes == pytest.approx(by_hand, rel=0.01)

@@ -271,7 +271,7 @@ def _image_size(vision: Any, config: Any) -> tuple[int, int]:
     size = attribute(vision, "image_size", "img_size", "input_size", "crop_size", "size")
     for nested in (config, *(getattr(vision, "__dict__", {}).values()), *(getattr(config, "__dict__", {}).values())):
         if size is None and (nested is config or hasattr(nested, "model_type")):
-            size = attribute(nested, "image_size", "img_size")
+            size = attribute(nested, "image_size", "img_size", "max_img_size")
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge") or 224
     if isinstance(size, list | tuple):

@@ -30,6 +30,8 @@ class Stack:
         Biases in all dense layers but the key projection.
     gated : bool
     activation : str
+    laid_out : bool
+        Queries scaled by themselves, and queries, keys and values copied so that a head's rows lie together.
     """
 
     hidden: int
@@ -41,6 +43,7 @@ class Stack:
     bias: bool
     gated: bool
     activation: str
+    laid_out: bool = False
 
     @property
     def width(self) -> int:
@@ -108,7 +111,9 @@ def _whisper(config: Config, request: Request) -> Workload:
     def stack(layers: str, heads: str, inter: str) -> Stack:
         count = config.size(heads)
         dim = max(1, hidden // count)
-        return Stack(hidden, config.layers(layers), count, dim, config.size(inter), "layer_norm", True, False, act)
+        return Stack(
+            hidden, config.layers(layers), count, dim, config.size(inter), "layer_norm", True, False, act, True
+        )
 
     encoder = stack("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim")
     decoder = stack("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim")
@@ -222,6 +227,10 @@ def _emit_qkv(net: Net, stack: Stack, path: str, rows: int, kv_rows: int) -> Non
         if count:
             biased = bias and stack.bias
             net.linear(f"{path}.{name}", count, stack.hidden, stack.width, bias=biased, count=stack.layers, shard="out")
+            if stack.laid_out and name == "q_proj":
+                net.elementwise("mul", f"{path}.scale", count * stack.width, count=stack.layers, shard="out")
+            if stack.laid_out and count > net.request.batch:  # a single token's heads lie together as they are
+                net.copy(f"{path}.{name}_heads", count * stack.width, count=stack.layers, shard="out")
 
 
 def _emit_cross(net: Net, stack: Stack, path: str, queries: int, keys: int) -> None:
