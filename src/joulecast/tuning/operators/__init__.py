@@ -86,6 +86,6 @@ def operator(name: str, **sizes: Any) -> KernelSpec:
                 raise InputError(f"{size} of {name} is 0 or 1, not {shortened(value)}")
         elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
             raise InputError(f"{size} of {name} is a whole number such as {known[size]}, not {shortened(value)}")
-        elif value == 0 and known[size] != 0:
+        elif value == 0 and size != "padding":
             raise InputError(f"{size} of {name} is at least 1")
     return checked(make(**sizes))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.tuning.kernelspec import ELEMENT_BYTES, KernelSpec, Tensor
-from joulecast.tuning.space import Config, Space
+from joulecast.tuning.space import Config, Space, Value
 
 #: Tiles that a space of matrix products is made of; skinny ones start at the 16 rows that tensor cores take.
 TILES = {"BLOCK_M": (16, 32, 64, 128, 256), "BLOCK_N": (16, 32, 64, 128, 256), "BLOCK_K": (16, 32, 64, 128)}
@@ -33,12 +33,14 @@ def tile_space(m: int, n: int, k: int, constraints: tuple[str, ...] = ()) -> Spa
 
 def tile_default(space: Space, wanted: Mapping[str, int]) -> Config:
     """What most Triton code starts from, as near as the space has it."""
-    near = {
-        one.name: min(one.values, key=lambda v, name=one.name: abs(math.log2(float(v) / wanted[name])))  # type: ignore[misc]
-        for one in space.tunables
-    }
+    near = {one.name: min(one.values, key=lambda v, to=wanted[one.name]: _apart(v, to)) for one in space.tunables}  # type: ignore[misc]
     code = space.code(near)
     return near if space.holds(code) else space.config(next(space.enumerated()))
+
+
+def _apart(value: Value, wanted: float) -> float:
+    """How far two settings are apart: in octaves, zero standing half an octave below one half."""
+    return abs(math.log2(max(float(value), 0.35)) - math.log2(max(wanted, 0.35)))
 
 
 def tile_footprint(config: Config, element: float, names: tuple[str, str, str]) -> tuple[float, float]:
