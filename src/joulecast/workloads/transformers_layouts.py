@@ -40,8 +40,10 @@ def other_layouts(made: dict[str, Any], config: Any) -> list[dict[str, Any]]:
         channels = attribute(vision, "num_channels", "in_channels", "in_chans", default=3)
         size = pixels.shape[-1] if pixels.dim() > 3 else 16 * patch
         depth = attribute(vision, "temporal_patch_size", default=1)
+        frames = attribute(config, "num_frames", default=8)
         shapes: list[tuple[int, ...]] = [
             (batch, channels, size, size), (batch, 1, channels, size, size), (batch, 8, channels, size, size),
+            (batch, frames, channels, size, size),
             (batch, channels, 8, size, size), (batch, 256, channels * patch * patch),
             (256 * batch, channels * patch * patch), (256 * batch, channels * depth * patch * patch),
             (256 * batch, channels, patch, patch), (batch, channels, 1536, 1536),
