@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.bounds.dtypes import dtype
+from joulecast.errors import InputError
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.rows import WEIGHTED, Row, weights_of, whole
 from joulecast.workloads.table import Workload
@@ -15,6 +16,7 @@ class Learning:
 
     def __init__(self, rows: list[Row], recipe: Recipe, forward: Workload) -> None:
         self.recipe = recipe
+        self.name = forward.name
         self.rows = rows
         self.layers = float(forward.info.get("num_layers") or 1)
         self.frozen = min(recipe.frozen_layers / self.layers, 1.0)
@@ -28,6 +30,16 @@ class Learning:
             return self.rows
         out = []
         rank = float(self.recipe.lora_rank)
+        adapted = [min(row.columns["n"], row.columns["k"]) for row in self.rows if self._adapted(row)]
+        if not adapted:
+            raise InputError(
+                f"LoRA adapts {', '.join(self.recipe.lora_targets)}, and {self.name} has none of them: name its own "
+                "products by lora_targets, or train all or the head"
+            )
+        if rank > max(adapted):
+            raise InputError(
+                f"lora_rank must be at most {max(adapted):,.0f}, the size of what it adapts, got {rank:,.0f}"
+            )
         for row in self.rows:
             out.append(row)
             if not self._adapted(row):

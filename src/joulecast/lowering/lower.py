@@ -79,6 +79,17 @@ def for_gpu(lowered: Lowered, gpu: Gpu) -> Lowered:
     return replace(lowered, tables=out, notes=(*lowered.notes, *notes))
 
 
+def undivided(lowered: Lowered) -> tuple[str, ...]:
+    """A line for each degree of the layout that divides nothing of the workload."""
+    name, how = lowered.workload.name, lowered.execution
+    found = []
+    if how.tp > 1 and "nccl" not in lowered.tables:
+        found.append(f"tp={how.tp} divides nothing of {name}: each GPU does all of the work")
+    if how.ep > 1 and "moe" not in lowered.workload.tables:
+        found.append(f"{name} has no experts: ep={how.ep} divides nothing")
+    return tuple(found)
+
+
 def _that_run(workload: Workload) -> dict[str, OpTable]:
     """The tables without what never runs: of no count, of passes never made, exchanges of one GPU with itself."""
     repeats = np.array([one.repeats for one in workload.passes])

@@ -156,7 +156,7 @@ class Recipe:
     trainable: str = "all"
     frozen_layers: int = 0
     lora_rank: int = 16
-    lora_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    lora_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")
     dropout: bool | None = None
     channels_last: bool = False
     autotuned: bool = False

@@ -16,7 +16,7 @@ from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.gpus.state import running_at
 from joulecast.lowering.execution import Execution
-from joulecast.lowering.lower import Lowered
+from joulecast.lowering.lower import Lowered, undivided
 from joulecast.physics.operating import state_notes
 from joulecast.physics.power import POWER_MODULES
 from joulecast.physics.price import BOUNDS, bound_by, module_energy_j
@@ -139,10 +139,7 @@ def predict_workload(
         warnings.append(
             f"collectives of {max(execution.tp, execution.ep)} GPUs are priced with the links inside one node"
         )
-    if execution.tp > 1 and "nccl" not in lowered.tables:
-        warnings.append(f"tp={execution.tp} divides nothing of {workload.name}: each GPU does all of the work")
-    if execution.ep > 1 and "moe" not in workload.tables:
-        warnings.append(f"{workload.name} has no experts: ep={execution.ep} divides nothing")
+    warnings += undivided(lowered)
     warnings += beyond_settable(limit, described.power_limit_min_w, described.power_limit_max_w, described.name)
     if any(run.clock_mhz <= described.clock_min_mhz * 1.01 and run.throttled for run in runs.values()):
         warnings.append(f"the power limit of {limit:g} W is exceeded even at the lowest clock")

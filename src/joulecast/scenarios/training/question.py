@@ -7,7 +7,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from joulecast.errors import InputError, UnknownNameError
+from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.lowering.recipe import PRECISIONS, Recipe
 from joulecast.scenarios.training.layout import Layout
 from joulecast.workloads.sources import open_workload
@@ -74,6 +74,9 @@ def forward_pass(source: Any, model: Mapping[str, Any], recipe: Recipe) -> Workl
     InputError
         If the model can't be opened, or a ready workload is asked for with sizes.
     """
+    narrow = model.get("weight_dtype")
+    if narrow is not None and recipe.trainable == "all" and not recipe.frozen_layers:
+        raise InputError(f"weight_dtype={shortened(narrow)} is of frozen weights: give trainable='lora' with it")
     if isinstance(source, Workload):
         if model:
             named = ", ".join(name for name, ours in MODEL.items() if ours in model)

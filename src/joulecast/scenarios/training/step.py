@@ -15,6 +15,7 @@ from joulecast.coefficients.schema import PROVENANCES, HostCoefficients, PowerCo
 from joulecast.coefficients.training import Scales
 from joulecast.gpus import Gpu
 from joulecast.lowering.execution import Execution
+from joulecast.lowering.lower import undivided
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.training import Step
 from joulecast.physics.power import POWER_MODULES, static_power_w
@@ -110,6 +111,10 @@ class StepFigures:
     intervals : mapping
     provenance : mapping of str to str
     table : PassTable
+    notes : tuple of str
+        What was priced in place of what the GPU lacks.
+    warnings : tuple of str
+        Degrees that divide nothing.
     """
 
     time_s: float
@@ -123,6 +128,8 @@ class StepFigures:
     intervals: Mapping[str, tuple[float, float]]
     provenance: Mapping[str, str]
     table: PassTable
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -279,6 +286,8 @@ def run_step(
             clock_mhz=run.clock_mhz,
             power=rows.priced.power,
         ),
+        notes=lowered.notes,
+        warnings=undivided(lowered),
     )
 
 

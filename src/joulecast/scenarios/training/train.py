@@ -15,6 +15,7 @@ from joulecast.coefficients.training import Scales, scales_of
 from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
+from joulecast.lowering.formats import arithmetic, substitute
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.training import Step, training_step
 from joulecast.scenarios.footprint import Site, account, checked_site
@@ -174,8 +175,8 @@ def train(
         intervals=figures.intervals,
         provenance=figures.provenance,
         table=figures.table,
-        warnings=_warnings(memory, described, limit),
-        notes=forward.notes,
+        warnings=(*_warnings(memory, described, limit), *figures.warnings),
+        notes=tuple(dict.fromkeys((*forward.notes, *figures.notes))),
         info=MappingProxyType(
             {
                 **forward.info,
@@ -217,10 +218,11 @@ def _matmul_flop(workload: Workload) -> tuple[float, float]:
 
 
 def _peak_flop_s(gpu: Gpu, format_: str) -> float:
-    """The data sheet's dense rate of a format. [FLOP/s]"""
-    rate = gpu.tensor_tflops.get(format_) if format_ != "fp32" else None
+    """The data sheet's dense rate of a format, or of what runs in its place. [FLOP/s]"""
+    math = arithmetic(gpu, substitute(gpu, format_) or "fp32")
+    rate = gpu.tensor_tflops.get(math) if math != "fp32" else None
     if not rate:
-        rate = gpu.cuda_tflops.get(format_) or gpu.cuda_tflops["fp32"]
+        rate = gpu.cuda_tflops.get(math) or gpu.cuda_tflops["fp32"]
     return float(rate) * 1e12
 
 
