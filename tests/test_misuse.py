@@ -149,3 +149,76 @@ def test_an_interval_without_a_log_is_refused(tmp_path: Path, capsys: pytest.Cap
     trace.write_text('{"traceEvents": []}')
     line = refused(capsys, "attribute", str(trace), "--gpu", "a100", "--log-interval", "1")
     assert "--power-log" in line
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("a100", "fp8"), ("v100", "bf16"), ("v100", "tf32"), ("v100", "fp8")])
+def test_a_format_that_a_gpu_lacks_is_told_and_utilisation_is_of_what_runs(gpu: str, precision: str) -> None:
+    """No GPU does more than its data sheet's rate: model FLOP over the peak is under one."""
+    found = jc.train(MODEL, gpu, precision=precision)
+    assert any(f"no {precision} arithmetic" in note for note in found.notes)
+    assert 0 < found.mfu <= found.hfu < 1
+
+
+def test_tensor_parallelism_that_divides_nothing_is_told() -> None:
+    found = jc.train("resnet-50", "a100", gpus=2, tp=2, micro_batch=8)
+    assert any("tp=2 divides nothing" in one for one in found.warnings)
+    assert not jc.train(MODEL, "a100", gpus=2, tp=2).warnings
+
+
+def test_lora_adapts_something() -> None:
+    with pytest.raises(InputError, match="LoRA adapts"):
+        jc.train("resnet-50", "a100", trainable="lora")
+    with pytest.raises(InputError, match="lora_rank must be at most 2,048"):
+        jc.train(MODEL, "a100", trainable="lora", lora_rank=100_000)
+    # GPT-2's three projections are one product of 768 by 2,304; the fourth is 768 by 768, in each of 12 layers.
+    found = jc.train("openai-community/gpt2", "a100", trainable="lora", lora_rank=8, sequence_tokens=128)
+    assert found.info["trained_parameters"] == 12 * 8 * (768 + 2304 + 768 + 768)
+
+
+def test_weights_that_learn_are_no_integers() -> None:
+    with pytest.raises(InputError, match="frozen weights"):
+        jc.train(MODEL, "a100", weight_dtype="int4")
+    assert jc.train(MODEL, "a100", weight_dtype="int4", trainable="lora").step_time_s > 0
+
+
+def kernel(start_us: float, time_us: float) -> dict[str, Any]:
+    """A matrix product in a profiler trace."""
+    name = "ampere_sgemm_128x64_tn"
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start_us, "dur": time_us, "args": {}}
+
+
+def traced(folder: Path, *events: dict[str, Any]) -> str:
+    path = folder / "kernels.json"
+    path.write_text(json.dumps({"traceEvents": list(events)}))
+    return str(path)
+
+
+@pytest.mark.parametrize(("start_us", "time_us"), [(0.0, 1e30), (1e30, 5.0), (-1e300, 5.0), (0.0, 1e14)])
+def test_events_of_impossible_times_are_damaged(tmp_path: Path, start_us: float, time_us: float) -> None:
+    found = jc.attribute(traced(tmp_path, kernel(0.0, 50.0), kernel(start_us, time_us)), "a100")
+    assert found.time_s == pytest.approx(50e-6)
+    assert any("1 damaged event is left out" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("given", [3, None, [3], {"a": 1}])
+def test_traces_are_files(given: Any) -> None:
+    with pytest.raises(InputError, match="traces are files"):
+        jc.attribute(given, "a100")
+
+
+def test_a_trace_named_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = traced(tmp_path, kernel(0.0, 50.0))
+    assert "named twice" in refused(capsys, "attribute", path, path, "--gpu", "a100")
+    assert main(["attribute", path, "--gpu", "a100"]) == 0
+    assert "1 activity " in capsys.readouterr().out
+
+
+def test_a_measured_power_beyond_the_boards_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An A100's limit is 400 W: 450 W are thinkable in a peak, 4,500 W on one are not."""
+    path = tmp_path / "result.json"
+    result = {"backend": "vllm", "model_id": MODEL, "completed": 10, "duration": 5.0, "total_input_tokens": 1000,
+              "total_output_tokens": 1000, "request_throughput": 2.0, "output_throughput": 200.0,
+              "mean_ttft_ms": 10.0, "mean_tpot_ms": 5.0, "mean_e2el_ms": 500.0}  # fmt: skip
+    path.write_text(json.dumps(result))
+    assert "can draw" in refused(capsys, "compare", str(path), "--gpu", "a100", "--measured-power", "4500")
+    assert main(["compare", str(path), "--gpu", "a100", "--measured-power", "450"]) == 0

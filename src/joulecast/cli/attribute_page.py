@@ -87,7 +87,7 @@ def _title(found: Attribution) -> str:
     files = list(dict.fromkeys(Path(share.profile.source).name for share in found.shares))
     name = files[0] if len(files) == 1 else f"{len(files)} traces"
     kernels = sum(len(share.profile.activities) for share in found.shares)
-    return f"{name} · {text.whole(kernels)} activities"
+    return f"{name} · {text.whole(kernels)} activit{'y' if kernels == 1 else 'ies'}"
 
 
 def _totals(found: Attribution) -> Table:

@@ -156,9 +156,14 @@ def attribute(
     measured time; kernels that overlap share the static power. The parts and the idle gaps sum to the integral of
     the power over the window.
     """
-    paths = [sources] if isinstance(sources, str | Path) else list(sources)
+    paths = [sources] if isinstance(sources, str | Path) else sources
+    if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
+        raise InputError(f"traces are files by name, one or several, not {shortened(repr(sources), 40)}")
     if not paths:
         raise InputError("no trace given: name a profiler trace")
+    twice = [path for place, path in enumerate(paths) if Path(path) in map(Path, paths[:place])]
+    if twice:
+        raise InputError(f"{shortened(twice[0])} is named twice: its energy would be counted twice")
     profiles = []
     for place, path in enumerate(paths):
         told = None
@@ -359,8 +364,8 @@ def _nothing(profiles: Sequence[Profile]) -> str:
     why = next((f" ({note})" for profile in profiles for note in profile.notes), "")
     if operators:
         return (
-            f"{names}: nothing ran on a GPU in it, only {operators:,} operators on the CPU{why}: there is no GPU "
-            "energy to attribute; `joulecast predict` prices its operators where shapes were recorded"
+            f"{names}: nothing ran on a GPU, only {operators:,} operator{'s' * (operators != 1)} on the CPU{why}: "
+            "there is no GPU energy to attribute; `joulecast predict` prices its operators where shapes were recorded"
         )
     return f"{names}: no kernels and no operators in it{why}: there is nothing to attribute"
 

@@ -116,6 +116,11 @@ def compare(
     _ask_for_missing(filled, gpu)
     described = load_gpu(gpu or filled.gpu)
     asked = Execution("cuda_graph", engine=filled.engine, tp=filled.tp, pp=filled.pp, ep=filled.ep)
+    most_w = _MOST_OF_LIMIT * described.power_limit_max_w * asked.gpu_count
+    if measured_power_w is not None and measured_power_w > most_w:
+        raise InputError(
+            f"a measured power of {measured_power_w:,.0f} W is more than {asked.gpu_count} x {described.name} can draw"
+        )
     size = max(round(filled.concurrency), 1)
     prompt, output = max(round(filled.input_tokens), 1), max(round(filled.output_tokens), 1)
     formats: dict[str, Any] = {"dtype": filled.dtype} if filled.dtype else {}
@@ -149,6 +154,10 @@ def compare(
         filled, described.name, size, MappingProxyType(figures), MappingProxyType(spread),
         (*_notes(filled, size, prompt, output), *filled.notes, *whole.warnings),
     )  # fmt: skip
+
+
+#: A mean power above this share of the board's limit is a slip: of a unit, or of what was measured.
+_MOST_OF_LIMIT = 1.5
 
 
 def _filled(

@@ -240,7 +240,8 @@ class _Builder:
         if stream.cut_short:
             notes.append(f"{stream.name} breaks off ({stream.cut_short}): what stands before that is counted")
         if stream.skipped + self.broken:
-            notes.append(f"{stream.name}: {stream.skipped + self.broken} damaged events are left out")
+            lost = stream.skipped + self.broken
+            notes.append(f"{stream.name}: {lost:,} damaged event{' is' if lost == 1 else 's are'} left out")
         return notes
 
 
@@ -273,17 +274,24 @@ def _devices(properties: Any) -> Mapping[int, Device]:
     return MappingProxyType(out)
 
 
+#: No activity runs longer than a year: such an event is damaged. [us]
+_LONGEST_US = 365 * 86400e6
+
+#: Nor was any recorded so far from 1970. [us]
+_LATEST_US = 1000 * 365 * 86400e6
+
+
 def _micro(value: Any) -> float:
     """A finite time stamp. [us]"""
     found = float(value)
-    if not math.isfinite(found):
+    if not abs(found) <= _LATEST_US:
         raise ValueError
     return found
 
 
 def _duration(value: Any) -> float:
     found = _micro(value)
-    if found < 0:
+    if not 0 <= found <= _LONGEST_US:
         raise ValueError
     return found
 
