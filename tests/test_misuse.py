@@ -222,3 +222,47 @@ def test_a_measured_power_beyond_the_boards_is_refused(tmp_path: Path, capsys: p
     path.write_text(json.dumps(result))
     assert "can draw" in refused(capsys, "compare", str(path), "--gpu", "a100", "--measured-power", "4500")
     assert main(["compare", str(path), "--gpu", "a100", "--measured-power", "450"]) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scales": 3}, {"exclude": 3}, {"precision": ["bf16"]}, {"schedule": ["1f1b"]}, {"dropout": 0.1},
+        {"master_weights": "no"}, {"channels_last": "no"}, {"sequence_parallel": "x"},
+        {"trainable": "lora", "lora_targets": 3}, {"trainable": "lora", "lora_targets": [3]},
+    ],
+)  # fmt: skip
+def test_options_of_training_of_another_kind_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        jc.train(MODEL, "a100", **options)
+
+
+def test_one_target_of_lora_is_a_whole_name() -> None:
+    """Not each part of it: `o_proj` is in no other name."""
+    one, listed = (jc.train(MODEL, "a100", trainable="lora", lora_targets=given) for given in ("o_proj", ["o_proj"]))
+    assert one.info["trained_parameters"] == listed.info["trained_parameters"] == 16 * 16 * (2048 + 2048)
+
+
+def test_stage_clocks_refuse_what_is_no_pipeline() -> None:
+    asked: dict[str, Any] = {"gpus": 2, "pp": 2}
+    for given in (3, "ab", [8.5, 7.5], [16, 0]):
+        with pytest.raises(InputError, match="layers_by_stage"):
+            jc.stage_clocks(MODEL, "a100", layers_by_stage=given, **asked)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="global_batch"):
+        jc.stage_clocks(MODEL, "a100", global_batch="x", **asked)
+    with pytest.raises(InputError, match="like layers"):
+        jc.stage_clocks("resnet-50", "a100", **asked)
+    with pytest.raises(InputError, match="must be a number"):
+        jc.stage_clocks(MODEL, "a100", **asked).saving("x")  # type: ignore[arg-type]
+
+
+def test_arguments_of_another_kind_are_refused() -> None:
+    asks: tuple[Any, ...] = (
+        lambda: jc.explain(MODEL, "a100", training=True, slack="x"),  # type: ignore[arg-type]
+        lambda: jc.sweep_training(MODEL, "a100", resume=3),  # type: ignore[arg-type]
+        lambda: jc.use_coefficients(3),  # type: ignore[arg-type]
+        lambda: jc.footprint([1.0, 2.0], time_s=[1.0, 2.0, 3.0], host_w=3),
+    )
+    for ask in asks:
+        with pytest.raises(InputError):
+            ask()

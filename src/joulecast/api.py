@@ -314,7 +314,7 @@ def stage_clocks(
     InputError
         For anything that can't be used as given.
     """
-    from joulecast.scenarios.training.layout import micro_batches
+    from joulecast.scenarios.training.layout import micro_batches, whole_numbers
     from joulecast.scenarios.training.question import forward_pass, told_apart
     from joulecast.scenarios.training.stages import stage_plans
 
@@ -325,9 +325,9 @@ def stage_clocks(
     forward = forward_pass(source, model, recipe)
     micro = int(forward.info.get("batch") or 1)
     whole = run.get("global_batch")
-    count = recipe.accumulate if whole is None else micro_batches(int(whole), micro, layout)
+    count = recipe.accumulate if whole is None else micro_batches(whole, micro, layout)
     how = {name: run[name] for name in ("launch_mode", "attention") if name in run}
-    split = None if layers_by_stage is None else tuple(int(one) for one in layers_by_stage)
+    split = None if layers_by_stage is None else whole_numbers("layers_by_stage", layers_by_stage)
     return stage_plans(
         forward, load_gpu(gpu, run.get("changes")), recipe, layout, micro_batches=count, layers_by_stage=split, **how
     )

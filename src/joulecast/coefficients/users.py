@@ -9,6 +9,7 @@ from pathlib import Path
 
 from joulecast.coefficients import places, store, transfer
 from joulecast.coefficients.training import read_scales
+from joulecast.errors import InputError, shortened
 
 
 def use_coefficients(folder: str | PathLike[str] | None) -> tuple[str, ...]:
@@ -34,6 +35,8 @@ def use_coefficients(folder: str | PathLike[str] | None) -> tuple[str, ...]:
         places.choose(None)
         transfer.forget()
         return ()
+    if not isinstance(folder, str | PathLike):
+        raise InputError(f"coefficients are in a folder by name, not in {shortened(repr(folder), 40)}")
     path = places.checked(Path(folder), "coefficients")
     names = places.gpus_in(path)
     with places.chosen(path):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from types import MappingProxyType
 
+import numpy as np
+
 from joulecast.errors import InputError, UnknownNameError, shortened
 
 
@@ -170,8 +172,16 @@ class Recipe:
             ("checkpointing", self.checkpointing, CHECKPOINTING),
             ("trainable", self.trainable, TRAINABLE),
         ):
-            if value not in known:
+            if not isinstance(value, str) or value not in known:
                 raise UnknownNameError(what, value, known)
+        for name in ("master_weights", "clip_gradients", "dropout", "channels_last", "autotuned", "fused_norms"):
+            given = getattr(self, name)
+            if not isinstance(given, bool | np.bool_) and not (name == "dropout" and given is None):
+                raise InputError(f"{name} must be True or False, got {shortened(repr(given), 40)}")
+        targets = (self.lora_targets,) if isinstance(self.lora_targets, str) else self.lora_targets
+        if not isinstance(targets, tuple | list) or not all(isinstance(one, str) for one in targets):
+            raise InputError(f"lora_targets are names of products, such as q_proj, not {shortened(repr(targets), 40)}")
+        object.__setattr__(self, "lora_targets", tuple(targets))
         for name, least in (("accumulate", 1), ("frozen_layers", 0), ("lora_rank", 1), ("checkpointed_layers", 0)):
             given = getattr(self, name)
             if given is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from joulecast.bounds.ranges import number
 from joulecast.errors import InputError, JoulecastError
 
 #: What a change asks of the one who makes it, cheapest first.
@@ -131,6 +132,7 @@ def explain(
     InputError
         If `slack` is negative, or the question itself can't be answered.
     """
+    slack = number(slack, "slack")
     if not 0 <= slack <= 10:
         raise InputError(f"slack must be between 0 and 10, such as 0.05 for 5 %, got {slack:g}")
     base = ask({})

@@ -193,6 +193,13 @@ def account(energy_j: Any, time_s: Any, site: Site, *, gpu_count: Any = 1, offse
     for what, values in (("energy", energy), ("time", length)):
         if values.size and not (np.isfinite(values).all() and values.min() >= 0):
             raise InputError(f"{what} must be finite and not negative to have a footprint")
+    try:
+        np.broadcast_shapes(energy.shape, length.shape, np.shape(gpu_count), np.shape(offset_s))
+    except ValueError:
+        raise InputError(
+            f"energies of shape {energy.shape}, times of {length.shape} and GPU counts of {np.shape(gpu_count)} do not "
+            "go together: give one each, or as many of all"
+        ) from None
     host = energy * site.host_share + site.host_w * np.asarray(gpu_count, dtype=np.float64) * length
     building = (site.pue - 1.0) * (energy + host)
     total = energy + host + building

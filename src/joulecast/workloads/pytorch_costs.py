@@ -55,6 +55,8 @@ def op_cost(name: str) -> Callable[[CostFunction], CostFunction]:
         raise InputError(f"an operator is named library::name, such as mylib::fused_norm, not {shortened(name)!r}")
 
     def register(function: CostFunction) -> CostFunction:
+        if not callable(function):
+            raise InputError(f"op_cost({name!r}) decorates a function, not {shortened(repr(function), 40)}")
         _COSTS[name] = function
         return function
 

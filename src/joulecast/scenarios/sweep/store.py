@@ -62,6 +62,8 @@ def open_store(folder: str | os.PathLike[str], question: Any) -> Store:
     InputError
         If the folder holds chunks of another question or other files, or can't be written.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise InputError(f"finished chunks are kept in a folder by name, not in {shortened(repr(folder), 40)}")
     path = Path(folder)
     name = shortened(path)
     asked = fingerprint(question)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from joulecast.bounds.ranges import number
 from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu
@@ -72,7 +74,11 @@ class Layout:
         object.__setattr__(self, "zero", _whole("zero", self.zero, 0))
         if self.zero > 3:
             raise InputError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
-        if self.schedule not in SCHEDULES:
+        if not isinstance(self.sequence_parallel, bool | np.bool_):
+            raise InputError(
+                f"sequence_parallel must be True or False, got {shortened(repr(self.sequence_parallel), 40)}"
+            )
+        if not isinstance(self.schedule, str) or self.schedule not in SCHEDULES:
             raise UnknownNameError("pipeline schedule", self.schedule, SCHEDULES)
         if self.schedule != "interleaved" and self.chunks > 1:
             raise InputError("chunks belong to the interleaved schedule: give schedule='interleaved' with them")
@@ -146,3 +152,16 @@ def _whole(name: str, value: Any, least: int) -> int:
             f"{name} must be a whole number of at least {least}, at most {2**24:,}, got {shortened(value)!r}"
         )
     return int(value)
+
+
+def whole_numbers(name: str, values: Any) -> tuple[int, ...]:
+    """Several whole numbers, none below 0.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+    """
+    if not isinstance(values, tuple | list | np.ndarray):
+        raise InputError(f"{name} takes whole numbers in a list, not {shortened(repr(values), 40)}")
+    return tuple(_whole(name, value, 0) for value in values)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.bounds.ranges import number
 from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
@@ -18,7 +19,7 @@ from joulecast.physics.timing import duration_s
 from joulecast.scenarios.pricing import prepared
 from joulecast.scenarios.training.layout import Layout
 from joulecast.scenarios.training.step import rows_before_layers
-from joulecast.scenarios.training.train import one_micro_batch
+from joulecast.scenarios.training.train import like_layers, one_micro_batch
 from joulecast.workloads.table import Workload
 
 Floats = npt.NDArray[np.float64]
@@ -86,6 +87,7 @@ class StagePlans:
     def saving(self, slower: float = 0.01) -> float:
         """Share of the energy at the highest clock on all stages that a plan saves which is at most so much slower."""
         fastest = self.uniform[-1]
+        slower = number(slower, "share by which a plan may be slower")
         least = min(
             (plan.energy_j for plan in self.planned if plan.time_s <= fastest.time_s * (1 + slower)),
             default=fastest.energy_j,
@@ -142,7 +144,7 @@ def stage_plans(
     stages = layout.pp
     if stages < 2:
         raise InputError("stage clocks need a pipeline: give pp of 2 or more")
-    layers = int(forward.info.get("num_layers") or 0)
+    layers = like_layers(forward, layout)
     split = layers_by_stage or tuple([layers // stages] * stages)
     if len(split) != stages or sum(split) != layers or min(split) < 1:
         raise InputError(f"{layers} layers on {stages} stages: give layers_by_stage as {stages} numbers that add up")

@@ -12,7 +12,7 @@ import numpy as np
 
 from joulecast.bounds.ranges import beyond_settable, check_clock_mhz, check_power_limit_w, number
 from joulecast.coefficients.training import Scales, scales_of
-from joulecast.errors import InputError
+from joulecast.errors import InputError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.formats import arithmetic, substitute
@@ -105,6 +105,10 @@ def train(
         If it does not fit the memory.
     """
     site = None if site is None else checked_site(site)
+    if scales is not None and not isinstance(scales, Scales):
+        raise InputError(f"scales takes joulecast.coefficients.training.Scales, not {shortened(repr(scales), 40)}")
+    if not isinstance(exclude, tuple | list | set | frozenset):
+        raise InputError(f"exclude takes names of GPUs in a tuple, not {shortened(repr(exclude), 40)}")
     described = load_gpu(gpu, changes)
     clock = check_clock_mhz(clock_mhz, described.clock_min_mhz, described.clock_max_mhz, described.name)
     limit = described.power_limit_default_w
@@ -226,12 +230,24 @@ def _peak_flop_s(gpu: Gpu, format_: str) -> float:
     return float(rate) * 1e12
 
 
-def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
+def like_layers(forward: Workload, layout: Layout) -> int:
+    """How many like layers a pipeline divides.
+
+    Raises
+    ------
+    InputError
+        If the model is not made of like layers.
+    """
     rows_of_layers = {path.partition("*")[0] for path in forward.layers if "*" in path}
     layers = int(forward.info.get("num_layers") or 0) if len(rows_of_layers) == 1 else 0
+    if not layers:
+        raise InputError(f"pp={layout.pp} needs a model of like layers, which {forward.name} is not: give pp=1")
+    return layers
+
+
+def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
     if layout.pp > 1:
-        if not layers:
-            raise InputError(f"pp={layout.pp} needs a model of like layers, which {forward.name} is not: give pp=1")
+        layers = like_layers(forward, layout)
         pieces = layout.pp * layout.chunks
         if layers % pieces:
             fits = [
