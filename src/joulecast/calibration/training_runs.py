@@ -93,16 +93,20 @@ def read_runs(path: Path) -> list[TrainingRun]:
     return [_run(name, number, row) for number, row in enumerate(table.iter_rows(named=True), start=2)]
 
 
+#: A step longer than an hour, or a GPU above this share of its board's limit, is a slip of units.
+_LONGEST_STEP_S, _MOST_OF_LIMIT = 3600.0, 1.5
+
+
 def _run(name: str, number: int, row: Mapping[str, Any]) -> TrainingRun:
     given = {column: value for column, value in row.items() if value is not None}
     where = f"{name}, line {number}"
 
-    def positive(column: str) -> float | None:
+    def positive(column: str, most: float, unit: str) -> float | None:
         value = given.get(column)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise InputError(f"{where}: {column} must be above 0, got {shortened(value)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+            raise InputError(f"{where}: {column} must be above 0 and at most {most:,g} {unit}, got {shortened(value)}")
         return float(value)
 
     for column in ("model", "gpu", "step_time_s"):
@@ -115,10 +119,15 @@ def _run(name: str, number: int, row: Mapping[str, Any]) -> TrainingRun:
     }
     try:
         told_apart(options)
-        gpu = load_gpu(str(given["gpu"])).name
+        gpu = load_gpu(str(given["gpu"]))
     except JoulecastError as error:
         raise InputError(f"{where}: {error}") from None
     model = str(given["model"])
     return TrainingRun(
-        model, gpu, options, positive("step_time_s"), positive("power_w"), str(given.get("network", model))
+        model,
+        gpu.name,
+        options,
+        positive("step_time_s", _LONGEST_STEP_S, "s"),
+        positive("power_w", _MOST_OF_LIMIT * gpu.power_limit_max_w, "W"),
+        str(given.get("network", model)),
     )

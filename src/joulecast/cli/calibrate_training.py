@@ -77,9 +77,16 @@ def page(found: TrainingCalibration) -> list[Block]:
             ("each network left out", found.network),
         )
     )
-    counts = f"{text.whole(found.runs)} steps, {text.whole(found.configurations)} configurations"
+    counts = ", ".join(
+        f"{text.whole(number)} {what}{'s' * (number != 1)}"
+        for number, what in (
+            (found.runs, "step"),
+            (found.configurations, "configuration"),
+            (found.networks, "network"),
+        )
+    )
     blocks: list[Block] = [
-        Heading("scales", counts + f", {text.whole(found.networks)} networks"),
+        Heading("scales", counts),
         Table(("", *scopes, ""), cells, "l" + "r" * len(scopes) + "l", elastic=1 + len(scopes)),
         Table(("mean error", "time", "power"), errors, "lrr"),
     ]
