@@ -280,3 +280,22 @@ def test_measured_steps_in_another_unit_are_refused(
     line = refused(capsys, "calibrate", "--training", str(table), "--out", str(tmp_path / "out"))
     assert f"line 2: {says} must be above 0 and at most" in line
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "needs"),
+    [("--lora-rank", "8", "--trainable"), ("--checkpointed-layers", "3", "--checkpointing"),
+     ("--shard-group", "4", "--zero")],
+)  # fmt: skip
+def test_flags_that_would_change_nothing_are_refused(
+    capsys: pytest.CaptureFixture[str], flag: str, value: str, needs: str
+) -> None:
+    assert f"without {needs}" in refused(capsys, "train", MODEL, "--gpu", "a100", "--gpus", "8", flag, value)
+
+
+def test_images_are_counted_as_images(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "as samples" in refused(capsys, "train", "resnet-50", "--gpu", "a100", "--tokens", "1e9")
+    assert main(["train", "resnet-50", "--gpu", "a100", "--samples", "1e6"]) == 0
+    out = capsys.readouterr().out
+    assert " J an image" in out
+    assert all(len(line) <= 80 for line in out.splitlines())

@@ -182,6 +182,14 @@ def train(
         ),
     }  # fmt: skip
 
+    for flag, given, needs, met in (
+        ("--lora-rank", lora_rank, "--trainable lora", asked["trainable"] == "lora"),
+        ("--checkpointed-layers", checkpointed_layers, "--checkpointing", checkpointing is not None),
+        ("--shard-group", shard_group, "--zero", zero is not None),
+    ):
+        if given is not None and not met:
+            raise InputError(f"{flag} changes nothing without {needs}")
+
     import joulecast as jc
     from joulecast.cli import training_page
 

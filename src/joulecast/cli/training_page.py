@@ -141,7 +141,13 @@ def _parts(p: TrainingPrediction) -> Facts:
         ("  by module", share_texts({name: value for name, value in p.modules.items() if value > 0}, 10)),
         ("  bound by", (p.bound_by,)),
         ("  power", (power,)),
-        ("  rate", (f"{text.significant(per_s)} {unit}s/s", f"{text.significant(each_j)} J a {unit}")),
+        (
+            "  rate",
+            (
+                f"{text.significant(per_s)} {unit}s/s",
+                f"{text.significant(each_j)} J {'an' if unit == 'image' else 'a'} {unit}",
+            ),
+        ),
         ("  MFU, HFU", (f"{text.percent(p.mfu)}, {text.percent(p.hfu)}",)),
     ]
     if p.steps is not None:

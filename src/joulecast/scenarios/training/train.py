@@ -143,6 +143,8 @@ def train(
         exclude=exclude,
     )  # fmt: skip
     tokens_each = forward.passes[0].tokens / micro
+    if tokens is not None and forward.info.get("image_size") and not forward.info.get("prompt_tokens"):
+        raise InputError(f"{forward.name} takes images, which are no tokens: give the length of the run as samples")
     length = _steps(steps, samples, tokens, epochs, whole, tokens_each)
     energy_j = figures.energy_j * layout.gpus
     runs_of_all = count * layout.dp * layout.cp
