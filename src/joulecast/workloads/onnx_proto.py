@@ -89,6 +89,8 @@ def is_onnx(path: str | Path) -> bool:
     short is known too.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a pipe would be waited for
+            return False
         with open(path, "rb") as file:  # noqa: PTH123
             head = file.read(4096)
     except (OSError, ValueError):
