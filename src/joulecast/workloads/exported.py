@@ -8,6 +8,7 @@ cost may be registered (`joulecast.workloads.pytorch_costs.op_cost`).
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ _OLD_NAME = "serialized_exported_program.json"
 def is_exported(path: str | Path) -> bool:
     """Whether the file at `path` is a saved program: a zip that holds a graph as JSON."""
     try:
-        if not zipfile.is_zipfile(path):
+        if not (os.path.isfile(path) and zipfile.is_zipfile(path)):  # noqa: PTH113 - a pipe would be waited for
             return False
         with zipfile.ZipFile(path) as archive:
             return bool(_graphs(archive))
