@@ -20,7 +20,8 @@ from joulecast.scenarios.sweep.run import run
 from joulecast.scenarios.sweep.store import open_store
 
 ASKED: dict[str, Any] = {
-    "gpus": ["a100", "t4", "v100", "a10"], "batch": [1, 8], "prompt_tokens": 128, "clock_mhz": "all", "power_limit_w": "all",
+    "gpus": ["a100", "t4", "v100", "a10"], "batch": [1, 8], "prompt_tokens": 128, "clock_mhz": "all",
+    "power_limit_w": "all",
     "launch_mode": ["eager", "cuda_graph"],
 }  # fmt: skip
 

@@ -220,9 +220,7 @@ def _run(row: Mapping[str, Any]) -> HostRun:
 
 def _host_of(base: HostCoefficients, launch_us: float, module_us: float) -> HostCoefficients:
     """`base` with one cost of a launch in all modes."""
-    return replace(
-        base, eager_us=launch_us, compiled_us=launch_us, cuda_graph_us=launch_us, module_us=module_us
-    )
+    return replace(base, eager_us=launch_us, compiled_us=launch_us, cuda_graph_us=launch_us, module_us=module_us)
 
 
 def _gpu_s(passes: Passes, clock_mhz: float, gpu: Gpu) -> Floats:
