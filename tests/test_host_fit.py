@@ -120,4 +120,4 @@ def test_the_command_line_tells_costs_errors_and_the_file(tmp_path, capsys):
     assert found["schema"] == "joulecast.calibrate_host/1"
     assert found["fitted"][0]["host_bound"] == 3
     assert main(["calibrate", "--out", str(tmp_path / "out")]) == 2
-    assert "or --passes FILE" in capsys.readouterr().err
+    assert "--passes FILE" in capsys.readouterr().err
