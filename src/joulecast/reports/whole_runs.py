@@ -42,7 +42,9 @@ PARTS = {
         "Training",
         "Steps of networks, each predicted without its own network (or GPU) in any fit. MPT decoders under FSDP: "
         "scales of time by GPU and precision, networks left out. NVIDIA's DeepLearningExamples (DLE; BERT and "
-        "ResNet-50, 1-16 GPUs, rows whose shapes are stated): scales by framework, the other GPU generation left out. "
+        "ResNet-50, 1-16 GPUs, rows whose shapes are stated; BERT in PyTorch and PaddlePaddle left out, "
+        "whose sequences of 512 take fewer seconds a token than those of 128 and so can't all be that long): "
+        "scales by framework, the other GPU generation left out. "
         "torchvision and timm: scales by machine and precision, families of networks left out. Zeus: ratios of time "
         "and energy to the highest power limit, and power; static power, energies and voltage of each GPU fitted on "
         "its other networks, nothing for the recommender, which waits for its input. "
