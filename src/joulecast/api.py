@@ -273,10 +273,8 @@ def sweep(
         For anything that can't be used as given; for more points than are held in memory.
     """
     from joulecast.scenarios.sweep import question
-    from joulecast.scenarios.sweep.objectives import Limits, check_limits
-    from joulecast.scenarios.sweep.result import sweep_points
-    from joulecast.scenarios.sweep.run import checked_workers
-    from joulecast.scenarios.sweep.store import open_store
+    from joulecast.scenarios.sweep.objectives import Limits
+    from joulecast.scenarios.sweep.result import swept
 
     evaluator = question.inference(
         source, gpus=gpus, changes=changes, clock_mhz=clock_mhz, power_limit_w=power_limit_w,
@@ -284,10 +282,7 @@ def sweep(
         forecast_from=forecast_from, ignore_memory=ignore_memory, site=site, **options,
     )  # fmt: skip
     limits = Limits(max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g)
-    check_limits(limits, evaluator.figures)
-    checked_workers(workers, run_on)
-    store = None if resume is None else open_store(resume, question.description(evaluator))
-    return sweep_points(evaluator, limits, store=store, workers=workers, on=run_on)
+    return swept(evaluator, question.description(evaluator), limits, resume=resume, workers=workers, on=run_on)
 
 
 def stage_clocks(
@@ -377,18 +372,13 @@ def sweep_training(
     InputError
         For anything that can't be used as given; for more points than are held in memory.
     """
-    from joulecast.scenarios.sweep.objectives import Limits, check_limits
-    from joulecast.scenarios.sweep.result import sweep_points
-    from joulecast.scenarios.sweep.run import checked_workers
-    from joulecast.scenarios.sweep.store import open_store
+    from joulecast.scenarios.sweep.objectives import Limits
+    from joulecast.scenarios.sweep.result import swept
     from joulecast.scenarios.sweep.training import description, training
 
     evaluator = training(source, gpu=gpu, site=site, ignore_memory=ignore_memory, **options)
     limits = Limits(max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g)
-    check_limits(limits, evaluator.figures)
-    checked_workers(workers, run_on)
-    store = None if resume is None else open_store(resume, description(evaluator))
-    return sweep_points(evaluator, limits, store=store, workers=workers, on=run_on)
+    return swept(evaluator, description(evaluator), limits, resume=resume, workers=workers, on=run_on)
 
 
 def explain(source: Any, gpu: str | Gpu, *, training: bool = False, slack: float = 0.05, **options: Any) -> Explanation:

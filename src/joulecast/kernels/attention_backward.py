@@ -15,8 +15,8 @@ from joulecast.kernels.work import Conditions, Family, Floats, KernelWork
 from joulecast.workloads.table import OpTable
 
 #: Rate of a product in the backward kernel over that in the forward one: five products share registers and shared
-#: memory with twice the operands. (FlashAttention-2 on an A100, width 128, 16k tokens, no mask: 224 TFLOP/s forward,
-#: 187 backward; T. Dao, FlashAttention-2, ICLR 2024, figures 5 and 6.)
+#: memory with twice the operands. An estimate: T. Dao, FlashAttention-2 (ICLR 2024), draws about this ratio for long
+#: sequences on an A100; no table of backward kernels was fitted.
 RATE_SHARE = 0.85
 
 #: Launches: the products of results and their gradients, the kernel itself, and its sum for the queries cast down.

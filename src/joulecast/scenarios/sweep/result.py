@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,17 @@ import numpy as np
 
 from joulecast.errors import InfeasibleError, InputError
 from joulecast.scenarios.sweep.chunk import Evaluator, joined
-from joulecast.scenarios.sweep.objectives import Limits, front, kept_to, objective
-from joulecast.scenarios.sweep.run import run
+from joulecast.scenarios.sweep.objectives import Limits, check_limits, front, kept_to, objective
+from joulecast.scenarios.sweep.run import checked_workers, run
 from joulecast.scenarios.sweep.space import Space
-from joulecast.scenarios.sweep.store import Store
+from joulecast.scenarios.sweep.store import Store, open_store
 from joulecast.scenarios.sweep.table import Points, points_of
 
 if TYPE_CHECKING:
     import polars
+
+    from joulecast.scenarios.sweep.inference import InferenceEvaluator
+    from joulecast.scenarios.sweep.training import TrainingEvaluator
 
 #: Points that are held in memory; more are for the command line, which streams them to a file.
 MOST_IN_MEMORY = 2_000_000
@@ -87,6 +91,40 @@ def none_feasible(reasons: Mapping[str, int]) -> str:
     told = "; ".join(f"{text} ({count:,})" for text, count in list(reasons.items())[:3])
     more = f"; and {len(reasons) - 3} reasons more" if len(reasons) > 3 else ""
     return f"no point is feasible: {told}{more}"
+
+
+def swept(
+    evaluator: InferenceEvaluator | TrainingEvaluator,
+    question: Mapping[str, Any],
+    limits: Limits,
+    *,
+    resume: str | os.PathLike[str] | None = None,
+    workers: int = 1,
+    on: str = "local",
+) -> Sweep:
+    """Check limits and workers, open the folder to go on from, and evaluate all points.
+
+    Parameters
+    ----------
+    evaluator : InferenceEvaluator or TrainingEvaluator
+    question : mapping
+        All that the answers follow from, as plain values: what a folder of chunks must agree with.
+    limits : Limits
+    resume : path, optional
+        A folder for finished chunks.
+    workers : int
+    on : str
+        ``local`` or ``ray``.
+
+    Raises
+    ------
+    InputError
+        For limits on what there are no figures of, a number of workers that is none, a folder of another question.
+    """
+    check_limits(limits, evaluator.figures)
+    checked_workers(workers, on)
+    store = None if resume is None else open_store(resume, question)
+    return sweep_points(evaluator, limits, store=store, workers=workers, on=on)
 
 
 def sweep_points(
