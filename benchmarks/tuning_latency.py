@@ -4,21 +4,25 @@ Replays the time-only recorded spaces. Kernel Tuner is no part of joulecast: ``p
 columns; it runs in its own simulation mode on the same tables. Every distinct configuration counts, failed ones too.
 
     python benchmarks/tuning_latency.py shared/data/tuning --seeds 20 --rivals genetic_algorithm greedy_ils
+    python benchmarks/tuning_latency.py shared/data/tuning --rivals ... --keep done.json   # goes on where it ended
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import io
 import json
 import tempfile
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from joulecast.meters.recording import Recording, read_recording
+from joulecast.tuning import fastest, models
 from joulecast.tuning.fastest import Search, Settings
 from joulecast.tuning.space import Space
 
@@ -87,6 +91,30 @@ def rival(recording: Recording, cache: Path, values: dict[str, list[object]], na
     return most
 
 
+class Kept:
+    """What was found, by space, strategy and seed: a benchmark that was stopped goes on."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.held: dict[str, int] = json.loads(path.read_text()) if path is not None and path.exists() else {}
+
+    def find(self, key: str, search: Callable[[], int]) -> int:
+        """What is kept under `key`, else what `search` gives, which is kept."""
+        if key not in self.held:
+            self.held[key] = search()
+            if self.path is not None:
+                part = self.path.with_suffix(".part")
+                part.write_text(json.dumps(self.held, indent=0))
+                part.replace(self.path)
+        return self.held[key]
+
+
+def version_of_ours() -> str:
+    """Changes with the code of the search."""
+    files = (fastest.__file__, models.__file__)
+    return hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()[:8]
+
+
 def main() -> None:
     """Print a row a space and the medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -95,8 +123,10 @@ def main() -> None:
     parser.add_argument("--rival-seeds", type=int, default=5)
     parser.add_argument("--most", type=int, default=1000)
     parser.add_argument("--rivals", nargs="*", default=[])
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="spaces whose name holds this")
+    parser.add_argument("--keep", type=Path, help="file that keeps what was found")
     args = parser.parse_args()
+    kept, mine = Kept(args.keep), f"joulecast {version_of_ours()}"
     table: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for path in sorted(args.data.glob("time_*.parquet")):
@@ -104,18 +134,27 @@ def main() -> None:
                 continue
             recording = read_recording(path)
             row: dict[str, float] = {}
-            begun = time.perf_counter()
-            row["joulecast"] = float(np.median([ours(recording, seed, args.most) for seed in range(args.seeds)]))
-            row["seconds"] = (time.perf_counter() - begun) / args.seeds
+            found = [
+                kept.find(f"{path.stem} {mine} {args.most} {seed}", partial(ours, recording, seed, args.most))
+                for seed in range(args.seeds)
+            ]
+            row["joulecast"] = float(np.median(found))
+            row["solved"] = float(np.mean(np.array(found) < args.most))
             if args.rivals:
                 cache, values = cache_of(recording, Path(scratch))
                 for name in args.rivals:
-                    found = [rival(recording, cache, values, name, seed, args.most) for seed in range(args.rival_seeds)]
+                    found = [
+                        kept.find(
+                            f"{path.stem} {name} {args.most} {seed}",
+                            partial(rival, recording, cache, values, name, seed, args.most),
+                        )
+                        for seed in range(args.rival_seeds)
+                    ]
                     row[name] = float(np.median(found))
             table[recording.name] = row
-            cells = "  ".join(f"{key} {value:.0f}" for key, value in row.items() if key != "seconds")
-            print(f"{recording.name:40s} {cells}  ({row['seconds']:.1f} s a search)", flush=True)
-    columns = [key for key in next(iter(table.values())) if key != "seconds"]
+            cells = "  ".join(f"{key} {value:.0f}" for key, value in row.items() if key != "solved")
+            print(f"{recording.name:40s} {cells}  (solved in {row['solved']:.0%})", flush=True)
+    columns = [key for key in next(iter(table.values())) if key != "solved"]
     for key in columns:
         print(f"median over spaces  {key:20s} {np.median([row[key] for row in table.values()]):.0f}")
     if args.rivals:
