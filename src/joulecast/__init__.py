@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from joulecast.api import explain, predict, stage_clocks, sweep, sweep_training, train, tune, workload
+    from joulecast.api.explaining import explain
+    from joulecast.api.inference import predict, workload
+    from joulecast.api.sweeps import sweep, sweep_training
+    from joulecast.api.training import stage_clocks, train
+    from joulecast.api.tuning import tune
     from joulecast.coefficients.users import use_coefficients
     from joulecast.errors import InfeasibleError, InputError, JoulecastError
     from joulecast.gpus import Gpu, gpu_names, load_gpu
@@ -31,19 +35,19 @@ if TYPE_CHECKING:
     from joulecast.workloads.table import Workload
 
 _WHERE = {
-    "predict": "api",
-    "stage_clocks": "api",
-    "sweep": "api",
-    "sweep_training": "api",
-    "workload": "api",
-    "train": "api",
-    "tune": "api",
+    "predict": "api.inference",
+    "stage_clocks": "api.training",
+    "sweep": "api.sweeps",
+    "sweep_training": "api.sweeps",
+    "workload": "api.inference",
+    "train": "api.training",
+    "tune": "api.tuning",
     "TuningResult": "tuning.result",
     "KernelSpec": "tuning.kernelspec",
     "kernel_spec": "tuning.user_kernel",
     "triton_autotune": "tuning.exits.autotune",
     "torch_operator": "tuning.exits.operators",
-    "explain": "api",
+    "explain": "api.explaining",
     "Explanation": "scenarios.explain",
     "TrainingPrediction": "scenarios.training.prediction",
     "Sweep": "scenarios.sweep.result",

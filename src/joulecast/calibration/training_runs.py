@@ -12,7 +12,7 @@ from joulecast.gpus import load_gpu
 from joulecast.scenarios.training.question import LAYOUT, MODEL, RECIPE, told_apart
 from joulecast.workloads.frames import read_frame
 
-#: Columns of a table beside the options of `joulecast.api.train`.
+#: Columns of a table beside the options of `joulecast.train`.
 MEASURED = ("step_time_s", "power_w", "network")
 _RUN = ("global_batch", "clock_mhz", "power_limit_w", "launch_mode", "attention", "host_us_per_launch",
         "input_samples_per_s")  # fmt: skip
@@ -34,7 +34,7 @@ class TrainingRun:
         The model.
     gpu : str
     options : mapping
-        As `joulecast.api.train` takes them.
+        As `joulecast.train` takes them.
     step_time_s : float or None
         [s]
     power_w : float or None
@@ -68,7 +68,7 @@ def read_runs(path: Path) -> list[TrainingRun]:
     ----------
     path : Path
         Columns ``model``, ``gpu`` and ``step_time_s``; ``power_w`` (mean of one GPU) and ``network`` (left out
-        together; the model by default) where known; any option of `joulecast.api.train` as a further column.
+        together; the model by default) where known; any option of `joulecast.train` as a further column.
 
     Returns
     -------

@@ -171,7 +171,7 @@ def inference_changes(asked: Mapping[str, Any], batch: int, formats: Iterable[st
     Parameters
     ----------
     asked : mapping
-        Options of the question, as `joulecast.api.predict` takes them.
+        Options of the question, as `joulecast.predict` takes them.
     batch : int
         Sequences or images at once.
     formats : iterable of str
@@ -204,7 +204,7 @@ def training_changes(asked: Mapping[str, Any], micro_batch: int) -> list[Change]
     Parameters
     ----------
     asked : mapping
-        Options of the question, as `joulecast.api.train` takes them.
+        Options of the question, as `joulecast.train` takes them.
     micro_batch : int
         Samples at once on a GPU.
     """

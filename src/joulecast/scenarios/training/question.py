@@ -60,7 +60,7 @@ def forward_pass(source: Any, model: Mapping[str, Any], recipe: Recipe) -> Workl
     Parameters
     ----------
     source : str, Path, Workload, mapping or list
-        As for `joulecast.api.workload`; a workload is taken as it is.
+        As for `joulecast.workload`; a workload is taken as it is.
     model : mapping
         Of a request: ``batch``, ``prompt_tokens``, ``image_size``, ``weight_dtype``.
     recipe : Recipe
