@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 SCHEMA = 1
@@ -261,3 +262,12 @@ class GpuCoefficients:
     power: PowerCoefficients | None = None
     host: HostCoefficients | None = None
     calibration: Calibration | None = None
+
+    @cached_property
+    def by_family(self) -> Mapping[str, tuple[tuple[str, str, str, TimeCoefficients], ...]]:
+        """Key, engine, group and coefficients of each kernel of `time`, by family."""
+        found: dict[str, list[tuple[str, str, str, TimeCoefficients]]] = {}
+        for key, fitted in self.time.items():
+            family, engine, group = key.split("/", 2)
+            found.setdefault(family, []).append((key, engine, group, fitted))
+        return {family: tuple(those) for family, those in found.items()}

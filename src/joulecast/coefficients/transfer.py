@@ -133,12 +133,10 @@ def nearest(
         Whether the very coefficients asked for may be used, where `gpu` has them.
     """
     choices = []
-    prefix = f"{family}/"
     gpu = rated(gpu)
     for _, other, coefficients in relatives(gpu, exclude):
         gpus = gpus_apart(family, gpu, other)
-        for key, fitted in [item for item in coefficients.time.items() if item[0].startswith(prefix)]:
-            _, its_engine, its_group = key.split("/", 2)
+        for key, its_engine, its_group, fitted in coefficients.by_family.get(family, ()):
             if its_engine == engine or not stood_in(key, coefficients.time):
                 unlike = far_apart(kernel_distance((engine, group), (its_engine, its_group)), gpus)
                 if own or unlike > 0:
