@@ -27,7 +27,6 @@ from joulecast.scenarios.sweep.chunk import Chunk, joined
 from joulecast.scenarios.sweep.collect import Collector
 from joulecast.scenarios.sweep.objectives import OBJECTIVES, Limits, front, kept_to, objectives_of
 from joulecast.scenarios.sweep.run import run, spans
-from joulecast.scenarios.sweep.sensitivity import elasticities
 from joulecast.scenarios.sweep.settle import BOUND_WORDS
 from joulecast.scenarios.sweep.space import MOST_POINTS, Space, axis
 from joulecast.scenarios.sweep.store import open_store
@@ -213,14 +212,14 @@ def test_elasticities_of_a_model_that_streams_its_weights():
     # Decoding one sequence from a graph reads all weights for each token: the DRAM rate is nearly all there is to it.
     evaluator = question.inference(LLAMA, gpus="a100", batch=1, prompt_tokens=16, generate_tokens=64,
                                    launch_mode="cuda_graph")  # fmt: skip
-    found = {one.field: one for one in elasticities(question.at_point(evaluator, 0))}
+    found = {one.field: one for one in question.elasticities_at(evaluator, 0)}
     assert -1.0 <= found["dram_gb_s"].time < -0.6
     assert abs(found["tensor_tflops"].time) < 0.05
     for one in found.values():
         assert one.energy == pytest.approx(one.time + one.power, abs=1e-9), one.field
     # A host that takes a millisecond a launch leaves nothing to gain from the GPU.
     slow = question.inference("bert-base-uncased", gpus="a100", batch=1, prompt_tokens=32, host_us_per_launch=1000)
-    at_host = {one.field: one for one in elasticities(question.at_point(slow, 0))}
+    at_host = {one.field: one for one in question.elasticities_at(slow, 0)}
     assert at_host["host_us_per_launch"].time == pytest.approx(1.0, abs=0.01)
     assert abs(at_host["dram_gb_s"].time) < 1e-6
 

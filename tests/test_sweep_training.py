@@ -11,7 +11,7 @@ import pytest
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError, JoulecastError, UnknownNameError
-from joulecast.scenarios.sweep.training import BOUND_WORDS, training
+from joulecast.scenarios.sweep.training import BOUND_WORDS, elasticities_of_training, training
 
 ASKED = {
     "gpus": 16, "tp": [1, 2], "pp": [1, 2, 3], "zero": [0, 3], "checkpointing": ["none", "full"], "micro_batch": [1, 4],
@@ -90,11 +90,45 @@ def test_every_bound_has_a_word(found):
         ({"tp": []}, InputError),
         ({"max_cost": 3.0}, InputError),
         ({"optimizer": "adamm"}, UnknownNameError),
+        ({"changes": {"sm_cout": 100}}, UnknownNameError),
+        ({"changes": ["sm_count"]}, InputError),
     ],
 )
 def test_what_no_point_could_use_is_refused(asked, error):
     with pytest.raises(error):
         jc.sweep_training("gpt2", "a100", sequence_tokens=128, **asked)
+
+
+def test_what_if_gpus_and_even_steps_are_what_train_answers():
+    changes = {"dram_gb_s": [1500.0, 2500.0], "sm_count": 100}
+    found = jc.sweep_training("gpt2", ["a100", "h100"], changes=changes, clock_mhz="all", sequence_tokens=256)
+    rows = found.columns.rows()
+    assert len(rows) == 2 * 2 * 20
+    for row in (rows[0], rows[25], rows[-1]):
+        fields = {"dram_gb_s": row["set.dram_gb_s"], "sm_count": 100}
+        p = jc.train("gpt2", row["gpu"], changes=fields, clock_mhz=row["clock_asked_mhz"], sequence_tokens=256)
+        assert row["step_energy_j"] == pytest.approx(p.step_energy_j, rel=1e-12)
+    for name in ("a100", "h100"):
+        gpu = jc.load_gpu(name)
+        mine = [row["clock_asked_mhz"] for row in rows if row["gpu"] == gpu.name]
+        assert (min(mine), max(mine)) == (gpu.clock_min_mhz, gpu.clock_max_mhz)
+
+
+def test_elasticities_of_training_follow_what_bounds_the_step():
+    job = {"gpus": 16, "zero": 3, "sequence_tokens": 256}
+    bound = training("gpt2-xl", gpu="h100", node_link_gb_s=0.5, **job)
+    slow = {one.field: one for one in elasticities_of_training(bound, 0)}
+    # a network of half a GB/s is all that the step waits for: its time goes with 1 / rate
+    assert slow["node_link_gb_s"].time == pytest.approx(-1, abs=0.12)
+    assert abs(slow["clock_mhz"].time) < 0.1
+    alone = {
+        one.field: one for one in elasticities_of_training(training("gpt2-xl", gpu="h100", sequence_tokens=256), 0)
+    }
+    assert "node_link_gb_s" not in alone
+    assert alone["nvlink_gb_s"].time == 0
+    for one in (*slow.values(), *alone.values()):
+        assert one.time <= 1e-6, one.field
+        assert one.energy == pytest.approx(one.time + one.power, abs=2e-3)  # energy is power times time
 
 
 COMMAND = ["sweep", "gpt2", "--train", "--gpu", "a100", "--with", "sequence_tokens=256", "--with", "micro_batch=1,4"]
@@ -110,6 +144,10 @@ def test_the_command_line_tells_what_stands_out(capsys, tmp_path):
     page = capsys.readouterr().out
     assert max(map(len, page.splitlines())) <= 80
     assert "micro-batch 4" in page
+    assert main([*COMMAND, "--set", "sm_count=100,108", "--clock", "all", "--sensitivity"]) == 0
+    page = capsys.readouterr().out
+    assert max(map(len, page.splitlines())) <= 80
+    assert "1 % more" in page
 
 
 @pytest.mark.parametrize(
@@ -118,8 +156,8 @@ def test_the_command_line_tells_what_stands_out(capsys, tmp_path):
         ["--with", "precision"],
         ["--with", "nothing=1"],
         ["--batch", "4"],
-        ["--sensitivity"],
-        ["--clock", "all"],
+        ["--set", "nothing=1"],
+        ["--set", "sm_count"],
         ["--tp", "2", "--with", "tp=2"],
     ],
 )

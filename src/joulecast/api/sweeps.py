@@ -97,6 +97,7 @@ def sweep_training(
     source: Any,
     gpu: Any,
     *,
+    changes: Mapping[str, Any] | None = None,
     max_time_s: float | None = None,
     max_power_w: float | None = None,
     max_energy_j: float | None = None,
@@ -117,6 +118,8 @@ def sweep_training(
     source : str, Path, Workload, mapping or list
         As for `train`.
     gpu : str, Path, Gpu, or several
+    changes : mapping, optional
+        Fields of the GPU to one value or several.
     max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g : float, optional
         What points must keep to: of the whole run where its length is given, else of a step; power of all GPUs.
     site : Site, optional
@@ -126,7 +129,7 @@ def sweep_training(
     resume, workers, run_on
         As for `sweep`.
     **options
-        As for `train`.
+        As for `train`; ``clock_mhz`` and ``power_limit_w`` also ``"all"``, as for `sweep`.
 
     Returns
     -------
@@ -141,6 +144,6 @@ def sweep_training(
     from joulecast.scenarios.sweep.result import swept
     from joulecast.scenarios.sweep.training import description, training
 
-    evaluator = training(source, gpu=gpu, site=site, ignore_memory=ignore_memory, **options)
+    evaluator = training(source, gpu=gpu, changes=changes, site=site, ignore_memory=ignore_memory, **options)
     limits = Limits(max_time_s, max_power_w, max_energy_j, min_tokens_per_s, max_cost, max_carbon_g)
     return swept(evaluator, description(evaluator), limits, resume=resume, workers=workers, on=run_on)

@@ -165,8 +165,6 @@ def sweep(
 
     evaluator: InferenceEvaluator | TrainingEvaluator
     if training:
-        if sensitivity:
-            raise InputError("--sensitivity is of inference: leave it out with --train")
         evaluator = sweep_options.of_training(model, options.names("--gpu", gpu), site, asked, with_)
         fingerprint = training_question.description(evaluator)
     else:
@@ -187,9 +185,7 @@ def sweep(
         found,
         pair,
         sweep_page.best_predicted(evaluator, found),
-        sweep_page.sensitivities(evaluator, found)
-        if sensitivity and not isinstance(evaluator, training_question.TrainingEvaluator)
-        else (),
+        sweep_page.sensitivities(evaluator, found) if sensitivity else (),
     )
     if plot is not None:
         sweep_plots.draw(told, plot)

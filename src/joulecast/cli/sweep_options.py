@@ -140,20 +140,14 @@ def of_training(
     """
     from joulecast.scenarios.sweep.training import training
 
-    shared = ("clock_mhz", "power_limit_w", "host_us_per_launch", "ignore_memory")
+    shared = ("clock_mhz", "power_limit_w", "host_us_per_launch", "changes", "ignore_memory")
     given = asked.given()
     ours = {name: given.pop(name) for name in shared if name in given}
     ours |= {name: given.pop(name) for name in ("launch_mode", "attention") if name in given}
     ours |= {name: given.pop(name) for name in ("tp", "pp", "ep") if name in given}
     if given:
-        named = ", ".join("--set" if name == "changes" else name.replace("_", " ") for name in given)
+        named = ", ".join(name.replace("_", " ") for name in given)
         raise InputError(f"with --train, {named} can't be given: what train takes comes by --with OPTION=VALUES")
-    for name, flag, example in (
-        ("clock_mhz", "--clock", "900:1980:90"),
-        ("power_limit_w", "--power-limit", "300:700:50"),
-    ):
-        if ours.get(name) == _ALL:
-            raise InputError(f"with --train, give {flag} as numbers, such as {example}")
     options_of_training = _with(with_)
     twice = sorted(set(ours) & set(options_of_training))
     if twice:

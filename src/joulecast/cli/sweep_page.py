@@ -16,13 +16,14 @@ from joulecast.reports import text
 from joulecast.reports.tables import Block, Facts, Heading, Table
 from joulecast.scenarios.prediction import Prediction
 from joulecast.scenarios.sweep.collect import Findings
-from joulecast.scenarios.sweep.inference import SET, InferenceEvaluator
+from joulecast.scenarios.sweep.inference import InferenceEvaluator
 from joulecast.scenarios.sweep.objectives import Objective
 from joulecast.scenarios.sweep.question import elasticities_at, predicted
 from joulecast.scenarios.sweep.sensitivity import Elasticity
+from joulecast.scenarios.sweep.settings import SET
 from joulecast.scenarios.sweep.space import Axis, Share
 from joulecast.scenarios.sweep.table import Points, table
-from joulecast.scenarios.sweep.training import TrainingEvaluator
+from joulecast.scenarios.sweep.training import TrainingEvaluator, elasticities_of_training
 from joulecast.scenarios.training.prediction import TrainingPrediction
 
 #: Points of the front and reasons that the page shows; all stand in the JSON document.
@@ -54,10 +55,17 @@ class Told:
     sensitivity: Sequence[tuple[str, tuple[Elasticity, ...]]] = ()
 
 
-def sensitivities(evaluator: InferenceEvaluator, found: Findings) -> list[tuple[str, tuple[Elasticity, ...]]]:
+def sensitivities(
+    evaluator: InferenceEvaluator | TrainingEvaluator, found: Findings
+) -> list[tuple[str, tuple[Elasticity, ...]]]:
     """Elasticities at the fastest point and at that of least energy."""
     points = {name: found.best[name] for name in ("time", "energy") if name in found.best}
-    done = {point: elasticities_at(evaluator, point) for point in sorted(set(points.values()))}
+    done = {
+        point: elasticities_of_training(evaluator, point)
+        if isinstance(evaluator, TrainingEvaluator)
+        else elasticities_at(evaluator, point)
+        for point in sorted(set(points.values()))
+    }
     return [(name, done[point]) for name, point in points.items()]
 
 

@@ -25,7 +25,7 @@ from joulecast.scenarios.memory import memory_need, without_operations
 from joulecast.scenarios.pricing import host_of, passes_of, priced_rows, tokens_out
 from joulecast.scenarios.sweep.chunk import Chunk, Reasons
 from joulecast.scenarios.sweep.merged import Merged, merged
-from joulecast.scenarios.sweep.settings import clocks_of, limits_of
+from joulecast.scenarios.sweep.settings import SET, clocks_of, limits_of
 from joulecast.scenarios.sweep.settle import BOUND_WORDS, Phases, settled
 from joulecast.scenarios.sweep.space import Space
 from joulecast.workloads.sources import open_workload
@@ -34,7 +34,6 @@ from joulecast.workloads.table import Workload
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
-SET = "set."
 EXECUTION = tuple(one.name for one in fields(Execution))
 RUN = ("host_us_per_launch", "clock_mhz", "power_limit_w")
 

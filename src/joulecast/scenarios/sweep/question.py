@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,32 @@ import numpy as np
 from joulecast.bounds.dtypes import dtype
 from joulecast.bounds.ranges import number
 from joulecast.coefficients.forecasts import checked_forecast, forecast_notes, forecasting
-from joulecast.errors import InputError, UnknownNameError, shortened
+from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import Gpu, resolve
-from joulecast.gpus.changes import changeable_fields
 from joulecast.lowering.execution import Execution
 from joulecast.scenarios.footprint import Site, checked_site
 from joulecast.scenarios.inference import predict_workload
 from joulecast.scenarios.prediction import Prediction
 from joulecast.scenarios.pricing import host_of
-from joulecast.scenarios.sweep.inference import EXECUTION, SET, InferenceEvaluator, gpu_at
+from joulecast.scenarios.sweep.inference import EXECUTION, InferenceEvaluator, gpu_at
 from joulecast.scenarios.sweep.sensitivity import At, Elasticity, elasticities
-from joulecast.scenarios.sweep.settings import CLOCKS, LIMITS, clocks_of, evenly, limits_of
+from joulecast.scenarios.sweep.settings import CLOCKS, LIMITS, change_axes, clocks_of, limits_of, spread
 from joulecast.scenarios.sweep.space import Axis, Share, Space, axis
 from joulecast.scenarios.sweep.store import coefficients_in_use
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload
 
-#: What stands for even steps over what each GPU can be set to.
-ALL = "all"
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a sweep with all that `predict_workload` needs."""
+
+    workload: Workload
+    gpu: Gpu
+    execution: Execution
+    clock_mhz: float
+    power_limit_w: float
+    host_us_per_launch: float | None = None
 
 
 def inference(
@@ -90,7 +98,7 @@ def inference(
     space = Space(
         (
             first,
-            *_change_axes(changes),
+            *change_axes(changes),
             *(
                 _axis(name, value, lambda name, value: number(value, name))
                 for name, value in (("memory_clock_mhz", memory_clock_mhz), ("temperature_c", temperature_c))
@@ -99,9 +107,9 @@ def inference(
             *how,
             *asked,
             _axis("host_us_per_launch", host_us_per_launch, lambda _, value: _checked_host(first, value)),
-            _axis("clock_mhz", _spread(clock_mhz, CLOCKS), lambda _, value: _positive("clock", "MHz", value)),
+            _axis("clock_mhz", spread(clock_mhz, CLOCKS), lambda _, value: _positive("clock", "MHz", value)),
             _axis(
-                "power_limit_w", _spread(power_limit_w, LIMITS), lambda _, value: _positive("power limit", "W", value)
+                "power_limit_w", spread(power_limit_w, LIMITS), lambda _, value: _positive("power limit", "W", value)
             ),
         )
     ).checked()
@@ -148,8 +156,15 @@ def predicted(evaluator: InferenceEvaluator, point: int) -> Prediction:
 
 def elasticities_at(evaluator: InferenceEvaluator, point: int) -> tuple[Elasticity, ...]:
     """What 1 % more of each number of the hardware changes at a point."""
+    at = at_point(evaluator, point)
+
+    def ask(**changed: Any) -> tuple[float, float, float]:
+        found = predict_workload(at.workload, execution=at.execution, ignore_memory=True, **changed)
+        return found.time_s, found.energy_j, found.power_w
+
+    here = At(at.gpu, at.clock_mhz, at.power_limit_w, {"host_us_per_launch": at.host_us_per_launch})
     with forecasting(evaluator.forecast_from):
-        return elasticities(at_point(evaluator, point))
+        return elasticities(here, ask)
 
 
 def _axis(name: str, values: Any, checked: Any) -> Axis:
@@ -168,26 +183,6 @@ def _gpu_axis(gpus: Any) -> Axis:
     if not found:
         raise InputError("gpu has no values: give one or several")
     return Axis("gpu", tuple(dict.fromkeys(found)))
-
-
-def _change_axes(changes: Mapping[str, Any] | None) -> list[Axis]:
-    if changes is not None and not isinstance(changes, Mapping):
-        raise InputError(f"changes must map fields of a GPU to values, got {shortened(changes)!r}")
-    known = changeable_fields()
-    found = []
-    for key, values in (changes or {}).items():
-        name = str(key).strip().lower().replace("-", "_")
-        if name not in known:
-            raise UnknownNameError("GPU field", key, known)
-        found.append(axis(SET + name, values))
-    return found
-
-
-def _spread(values: Any, count: int) -> Any:
-    """`values`, with even steps in place of ``"all"``."""
-    if isinstance(values, str) and values.strip().lower() == ALL:
-        return evenly(count)
-    return values
 
 
 def _positive(what: str, unit: str, value: Any) -> float:
@@ -241,7 +236,7 @@ def _hash_of(workload: Workload) -> str:
     return known.hexdigest()
 
 
-def at_point(evaluator: InferenceEvaluator, point: int) -> At:
+def at_point(evaluator: InferenceEvaluator, point: int) -> Point:
     """A point with all that predicting it alone needs."""
     space = evaluator.space
     places = {name: int(code[0]) for name, code in space.codes(np.array([point], dtype=np.int64)).items()}
@@ -249,7 +244,7 @@ def at_point(evaluator: InferenceEvaluator, point: int) -> At:
     gpu = gpu_at(values)
     execution = Execution(**_given({name: values[name] for name in EXECUTION}))
     clock, limit = clocks_of([values["clock_mhz"]], gpu)[0][0], limits_of([values["power_limit_w"]], gpu)[0][0]
-    return At(
+    return Point(
         workload=evaluator.open(_given({name: values[name] for name in evaluator.asked}), execution),
         gpu=gpu,
         execution=execution,

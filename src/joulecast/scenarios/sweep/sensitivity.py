@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.gpus import Gpu
 from joulecast.gpus.changes import change_gpu
-from joulecast.lowering.execution import Execution
-from joulecast.scenarios.inference import predict_workload
-from joulecast.scenarios.prediction import Prediction
-from joulecast.workloads.table import Workload
 
 #: Step to each side, as a share: wide against the tolerance of the clock that is solved for.
 _STEP = 0.02
@@ -45,15 +41,33 @@ class Elasticity:
 
 @dataclass(frozen=True)
 class At:
-    """A point of a sweep with all that `predict_workload` needs."""
+    """Where elasticities are asked for.
 
-    workload: Workload
+    Attributes
+    ----------
+    gpu : Gpu
+    clock_mhz, power_limit_w : float
+        [MHz, W]
+    others : mapping of str to float or None
+        Further numbers by their names among the arguments that are asked with, those of `_OTHERS`; None where not
+        given.
+    """
+
     gpu: Gpu
-    execution: Execution
     clock_mhz: float
     power_limit_w: float
-    host_us_per_launch: float | None = None
+    others: Mapping[str, float | None]
 
+
+#: Answers a question: time, energy and power at a ``gpu``, ``clock_mhz``, ``power_limit_w`` and `At.others`.
+Ask = Callable[..., tuple[float, float, float]]
+
+#: Numbers beside those of the GPU: title, unit.
+_OTHERS = {
+    "host_us_per_launch": ("host time a launch", "µs"),
+    "node_link_gb_s": ("network of a node for each GPU", "GB/s"),
+    "input_samples_per_s": ("rate of the input", "samples/s"),
+}
 
 #: Numbers of a GPU: field, title, unit. Rates by format move together.
 _FIELDS = (
@@ -68,40 +82,41 @@ _FIELDS = (
 )
 
 
-def elasticities(at: At) -> tuple[Elasticity, ...]:
+def elasticities(at: At, ask: Ask) -> tuple[Elasticity, ...]:
     """Elasticities at a point, those of the largest effect first.
 
     Parameters
     ----------
     at : At
+    ask : callable
+        Gives time, energy and power. [s, J, W]
 
     Returns
     -------
     tuple of Elasticity
-        Of the GPU's rates, of clock, power limit and host cost; what can't be changed there is left out.
+        Of the GPU's rates, of clock, power limit and the other numbers; what can't be changed there is left out.
 
     Notes
     -----
     Central differences of logarithms over 2 % to each side (one SM at least); one-sided at the end of a range.
     """
-    found = [_of_field(at, *one) for one in _FIELDS]
+    found = [_of_field(at, ask, *one) for one in _FIELDS]
     low, high = at.gpu.clock_min_mhz, at.gpu.clock_max_mhz
     clocks = [clock for clock in (at.clock_mhz * (1 - _STEP), at.clock_mhz * (1 + _STEP)) if low <= clock <= high]
     ends = [clocks[0], clocks[-1]] if len(clocks) == 2 else [*clocks, at.clock_mhz]
-    found.append(_between(at, "clock_mhz", "core clock", "MHz", at.clock_mhz, [(c, {"clock_mhz": c}) for c in ends]))
-    limits = [at.power_limit_w * (1 + sign * _STEP) for sign in (-1, 1)]
-    found.append(
-        _between(at, "power_limit_w", "power limit", "W", at.power_limit_w, [(w, {"power_limit_w": w}) for w in limits])
-    )
-    if at.host_us_per_launch:
-        host = at.host_us_per_launch
-        costs = [(host * (1 + sign * _STEP), {"host_us_per_launch": host * (1 + sign * _STEP)}) for sign in (-1, 1)]
-        found.append(_between(at, "host_us_per_launch", "host time a launch", "µs", host, costs))
+    numbers = [("clock_mhz", "core clock", "MHz", at.clock_mhz, ends)]
+    limit = at.power_limit_w
+    numbers.append(("power_limit_w", "power limit", "W", limit, [limit * (1 - _STEP), limit * (1 + _STEP)]))
+    for name, value in at.others.items():
+        if value:
+            numbers.append((name, *_OTHERS[name], value, [value * (1 - _STEP), value * (1 + _STEP)]))
+    for name, title, unit, value, values in numbers:
+        found.append(_between(at, ask, name, title, unit, value, [(one, {name: one}) for one in values]))
     known = [one for one in found if one is not None]
     return tuple(sorted(known, key=lambda one: -max(abs(one.time), abs(one.energy))))
 
 
-def _of_field(at: At, field: str, title: str, unit: str) -> Elasticity | None:
+def _of_field(at: At, ask: Ask, field: str, title: str, unit: str) -> Elasticity | None:
     value = getattr(at.gpu, field)
     rates = isinstance(value, Mapping)
     if rates:
@@ -119,27 +134,17 @@ def _of_field(at: At, field: str, title: str, unit: str) -> Elasticity | None:
         gpus = [change_gpu(at.gpu, one) for one in changed]
     except JoulecastError:
         return None
-    return _between(at, field, title, unit, base, [(x, {"gpu": gpu}) for x, gpu in zip(steps, gpus, strict=True)])
+    return _between(at, ask, field, title, unit, base, [(x, {"gpu": gpu}) for x, gpu in zip(steps, gpus, strict=True)])
 
 
 def _between(
-    at: At, field: str, title: str, unit: str, value: float, ends: list[tuple[float, dict[str, Any]]]
+    at: At, ask: Ask, field: str, title: str, unit: str, value: float, ends: list[tuple[float, dict[str, Any]]]
 ) -> Elasticity | None:
+    here = {"gpu": at.gpu, "clock_mhz": at.clock_mhz, "power_limit_w": at.power_limit_w, **at.others}
     try:
-        (low, below), (high, above) = ((x, _run(at, changed)) for x, changed in ends)
+        (low, below), (high, above) = ((x, ask(**{**here, **changed})) for x, changed in ends)
     except JoulecastError:
         return None
     width = math.log(high / low)
-
-    def slope(name: str) -> float:
-        return math.log(getattr(above, name) / getattr(below, name)) / width
-
-    return Elasticity(field, title, value, unit, slope("time_s"), slope("energy_j"), slope("power_w"))
-
-
-def _run(at: At, changed: dict[str, Any]) -> Prediction:
-    asked: dict[str, Any] = {
-        "gpu": at.gpu, "clock_mhz": at.clock_mhz, "power_limit_w": at.power_limit_w,
-        "host_us_per_launch": at.host_us_per_launch, **changed,
-    }  # fmt: skip
-    return predict_workload(at.workload, execution=at.execution, ignore_memory=True, **asked)
+    time, energy, power = (math.log(more / less) / width for less, more in zip(below, above, strict=True))
+    return Elasticity(field, title, value, unit, time, energy, power)

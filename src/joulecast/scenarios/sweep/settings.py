@@ -1,14 +1,17 @@
-"""Clocks and power limits of a sweep on each GPU: absolute ones, its defaults, or shares of its range."""
+"""What a sweep sets GPUs to: fields changed, clocks and power limits, absolute ones, defaults or shares of a range."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu
-from joulecast.scenarios.sweep.space import Share
+from joulecast.gpus.changes import changeable_fields
+from joulecast.scenarios.sweep.space import Axis, Share, axis
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -16,6 +19,40 @@ Bools = npt.NDArray[np.bool_]
 #: What "all" stands for: so many values, evenly over what each GPU can be set to.
 CLOCKS = 20
 LIMITS = 11
+
+
+#: What stands for even steps over what each GPU can be set to.
+ALL = "all"
+
+#: What axes of fields of the GPU begin with.
+SET = "set."
+
+
+def change_axes(changes: Mapping[str, Any] | None) -> list[Axis]:
+    """An axis for each field of the GPU that is changed.
+
+    Raises
+    ------
+    InputError
+        For what is no field, or no values.
+    """
+    if changes is not None and not isinstance(changes, Mapping):
+        raise InputError(f"changes must map fields of a GPU to values, got {shortened(changes)!r}")
+    known = changeable_fields()
+    found = []
+    for key, values in (changes or {}).items():
+        name = str(key).strip().lower().replace("-", "_")
+        if name not in known:
+            raise UnknownNameError("GPU field", key, known)
+        found.append(axis(SET + name, values))
+    return found
+
+
+def spread(values: Any, count: int) -> Any:
+    """`values`, with even steps in place of ``"all"``."""
+    if isinstance(values, str) and values.strip().lower() == ALL:
+        return evenly(count)
+    return values
 
 
 def evenly(count: int) -> tuple[Share, ...]:

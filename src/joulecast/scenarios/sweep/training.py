@@ -11,10 +11,13 @@ import numpy.typing as npt
 
 from joulecast.coefficients.schema import PROVENANCES
 from joulecast.errors import InputError, JoulecastError, UnknownNameError, shortened
-from joulecast.gpus import Gpu, resolve
+from joulecast.gpus import Gpu, load_gpu, resolve
+from joulecast.lowering.recipe import Recipe
 from joulecast.scenarios.footprint import Site, account, checked_site
 from joulecast.scenarios.sweep.chunk import Chunk, Reasons
-from joulecast.scenarios.sweep.space import Axis, Space, axis
+from joulecast.scenarios.sweep.sensitivity import At, Elasticity, elasticities
+from joulecast.scenarios.sweep.settings import CLOCKS, LIMITS, SET, change_axes, clocks_of, limits_of, spread
+from joulecast.scenarios.sweep.space import Axis, Share, Space, axis
 from joulecast.scenarios.sweep.store import coefficients_in_use
 from joulecast.scenarios.training.prediction import PARTS, TrainingPrediction
 from joulecast.scenarios.training.question import LAYOUT, MODEL, RECIPE, forward_pass, told_apart
@@ -53,7 +56,8 @@ class TrainingEvaluator:
     ----------
     source : str, Path, Workload, mapping or list
     space : Space
-        ``gpu`` and any of `OPTIONS`; those that share a step of one micro-batch turn fastest.
+        ``gpu``, fields of it (``set.sm_count``) and any of `OPTIONS`; those that share a step of one micro-batch turn
+        fastest.
     site : Site
     ignore_memory : bool
     """
@@ -94,9 +98,15 @@ class TrainingEvaluator:
         return tuple(name for name in names if name in _WORK)
 
     def options_at(self, point: int) -> dict[str, Any]:
-        """What is asked at a point, the GPU among it."""
+        """What is asked at a point, the GPU among it, as it is set there."""
         places = self.space.codes(np.array([point], dtype=np.int64))
         found = {one.name: one.values[int(places[one.name][0])] for one in self.space.axes}
+        changes = {name.removeprefix(SET): found.pop(name) for name in list(found) if name.startswith(SET)}
+        if changes:
+            found["gpu"] = load_gpu(found["gpu"], changes)
+        for name, resolved in (("clock_mhz", clocks_of), ("power_limit_w", limits_of)):
+            if isinstance(found[name], Share):
+                found[name] = float(resolved([found[name]], load_gpu(found["gpu"]))[0][0])
         return {name: value for name, value in found.items() if value is not None}
 
     def predicted(self, point: int) -> TrainingPrediction:
@@ -110,10 +120,14 @@ class TrainingEvaluator:
         asked = self.options_at(point)
         gpu = asked.pop("gpu")
         model, recipe, layout, run = told_apart(asked)
+        return train(self.opened(model, recipe), gpu, recipe, layout, ignore_memory=self.ignore_memory, **run)
+
+    def opened(self, model: Mapping[str, Any], recipe: Recipe) -> Workload:
+        """The forward pass of a model as it is asked for; kept, for the next point."""
         key = (recipe.precision, *sorted(model.items()))
         if key not in self._opened:
             self._opened[key] = forward_pass(self.source, model, recipe)
-        return train(self._opened[key], gpu, recipe, layout, ignore_memory=self.ignore_memory, **run)
+        return self._opened[key]
 
     def evaluate(self, start: int, stop: int) -> Chunk:
         """Figures of the points from `start` to before `stop`."""
@@ -187,8 +201,32 @@ def _figures(p: TrainingPrediction) -> dict[str, Any]:
     }
 
 
+def elasticities_of_training(evaluator: TrainingEvaluator, point: int) -> tuple[Elasticity, ...]:
+    """What 1 % more of each number of the hardware changes in a step at a point."""
+    asked = evaluator.options_at(point)
+    gpu = load_gpu(asked.pop("gpu"))
+    here = evaluator.predicted(point).info
+    layout = told_apart(asked)[2]
+    others = {name: asked.get(name) for name in ("host_us_per_launch", "input_samples_per_s")}
+    if layout.nodes > 1:
+        others["node_link_gb_s"] = layout.link_gb_s(gpu)
+
+    def ask(gpu: Gpu, **changed: Any) -> tuple[float, float, float]:
+        model, recipe, its, run = told_apart({**asked, **changed})
+        found = train(evaluator.opened(model, recipe), gpu, recipe, its, **{**run, "ignore_memory": True})
+        return found.step_time_s, found.step_energy_j, found.power_w
+
+    return elasticities(At(gpu, here["clock_asked_mhz"], here["power_limit_w"], others), ask)
+
+
 def training(
-    source: Any, *, gpu: Any, site: Site | None = None, ignore_memory: bool = False, **options: Any
+    source: Any,
+    *,
+    gpu: Any,
+    changes: Mapping[str, Any] | None = None,
+    site: Site | None = None,
+    ignore_memory: bool = False,
+    **options: Any,
 ) -> TrainingEvaluator:
     """The points of a sweep over training, ready to be evaluated; each option one value or several.
 
@@ -197,6 +235,8 @@ def training(
     source : str, Path, Workload, mapping or list
         As for `joulecast.train`.
     gpu : str, Path, Gpu, or several
+    changes : mapping, optional
+        Fields of the GPU to one value or several.
     site : Site, optional
         For money and carbon.
     ignore_memory : bool
@@ -222,11 +262,12 @@ def training(
         raise InputError("gpu has no values: give one or several")
     given = {name: value for name, value in options.items() if value is not None}
     slow = [axis(name, _values(name, value)) for name, value in given.items() if name not in _SHARED]
-    always = {"clock_mhz": None, "power_limit_w": None}
+    always = {"clock_mhz": CLOCKS, "power_limit_w": LIMITS}
+    given |= {name: spread(given[name], count) for name, count in always.items() if name in given}
     fast = [axis(name, _values(name, given.get(name))) for name in _SHARED if name in given or name in always]
     first = Axis("gpu", tuple(dict.fromkeys(one.name if not isinstance(raw, Gpu) else one
                                             for raw, one in zip(several, found, strict=True))))  # fmt: skip
-    space = Space((first, *slow, *fast)).checked()
+    space = Space((first, *change_axes(changes), *slow, *fast)).checked()
     evaluator = TrainingEvaluator(source, space, checked_site(site), ignore_memory)
     _checked(evaluator)
     return evaluator
@@ -240,10 +281,10 @@ def _values(name: str, value: Any) -> Any:
 def _checked(evaluator: TrainingEvaluator) -> None:
     """Refuse options that no point could use: each value must make a recipe, a layout or a workload by itself."""
     for one in evaluator.space.axes:
-        if one.name == "gpu" or one.name in LAYOUT:
+        if one.name == "gpu" or one.name.startswith(SET) or one.name in LAYOUT:
             continue
         for value in one.values:
-            if value is not None:
+            if value is not None and not isinstance(value, Share):
                 told_apart({one.name: value})
     asked = evaluator.options_at(0)
     asked.pop("gpu")
