@@ -11,6 +11,7 @@ import pytest
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError, JoulecastError, UnknownNameError
+from joulecast.scenarios import footprint
 from joulecast.scenarios.sweep.training import BOUND_WORDS, elasticities_of_training, training
 
 ASKED = {
@@ -131,6 +132,16 @@ def test_elasticities_of_training_follow_what_bounds_the_step():
         assert one.energy == pytest.approx(one.time + one.power, abs=2e-3)  # energy is power times time
 
 
+def test_money_and_carbon_of_points_that_fit_beside_points_that_do_not():
+    site = footprint.site_of(price=0.2, carbon=100.0)
+    asked = {"gpus": 8, "micro_batch": [1, 4096], "sequence_tokens": 256, "steps": 100, "site": site}
+    rows = jc.sweep_training("gpt2-xl", "a100", **asked).columns.rows()
+    assert [row["feasible"] for row in rows] == [True, False]
+    assert rows[0]["cost"] == pytest.approx(0.2 * rows[0]["energy_j"] / 3.6e6)
+    assert rows[0]["carbon_g_co2e"] == pytest.approx(100.0 * rows[0]["energy_j"] / 3.6e6)
+    assert rows[1]["cost"] is None
+
+
 COMMAND = ["sweep", "gpt2", "--train", "--gpu", "a100", "--with", "sequence_tokens=256", "--with", "micro_batch=1,4"]
 
 
@@ -164,6 +175,36 @@ def test_the_command_line_tells_what_stands_out(capsys, tmp_path):
 def test_wrong_flags_are_one_line(capsys, wrong):
     assert main([*COMMAND, *wrong]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (["--max-time", "5 days"], "5d"),
+        (["--max-time", "0h"], "above zero"),
+        (["--max-time", "5d", "--finish-by", "2026-12-04T17:00"], "give one"),
+        (["--finish-by", "friday"], "2026-12-04T17:00"),
+        (["--finish-by", "2020-01-01"], "after the start"),
+        (["--finish-by", "2026-12-04T17:00Z", "--start", "2026-12-01"], "time zone"),
+    ],
+)
+def test_deadlines_that_can_not_be_are_one_line(capsys, wrong, told):
+    assert main([*COMMAND, "--with", "steps=100", *wrong]) == 2
+    line = capsys.readouterr().err.strip()
+    assert len(line.splitlines()) == 1
+    assert told in line or "36h" in line
+
+
+def test_a_moment_to_finish_by_counts_from_the_start(capsys):
+    from joulecast.cli.sweep_options import longest
+
+    assert longest(None, "2026-12-04T17:00", "2026-12-01T05:00") == 3.5 * 86400
+    assert longest("36h", None, None) == longest("1.5d", None, None) == 36 * 3600
+    assert longest("250 ms", None, None) == 0.25
+    run = [*COMMAND, "--with", "steps=1000", "--start", "2026-12-01", "--json"]
+    assert main([*run, "--finish-by", "2026-12-04"]) == 0
+    assert json.loads(capsys.readouterr().out)["feasible"] == 2
+    assert main([*run, "--finish-by", "2026-12-01T00:00:01"]) == 2
 
 
 def test_options_of_training_need_the_flag(capsys):

@@ -42,8 +42,11 @@ def site(
     host_w: str | None,
     host_share: str | None,
     start: str | None,
+    deadline: bool = False,
 ) -> Site | None:
     """The site that the flags describe; None where none was given.
+
+    With a `deadline` the start has its use even where no table needs it.
 
     Raises
     ------
@@ -54,6 +57,8 @@ def site(
         raise InputError("--currency takes a short name, such as EUR")
     if price is None and currency != DEFAULT_CURRENCY:
         raise InputError("--currency names the money of --price: give that too")
+    if deadline and not any(_is_table(given) for given in (price, carbon)):
+        start = None
     if all(given is None for given in (price, carbon, region, pue, host_w, host_share, start)):
         return None
     from joulecast.scenarios.footprint import site_of
@@ -71,6 +76,10 @@ def site(
 
 
 def _number_or_file(flag: str, text: str | None, unit: str, example: str) -> float | Path | None:
-    if text is not None and Path(text).suffix.lower() in (".csv", ".tsv", ".txt"):
+    if text is not None and _is_table(text):
         return Path(text)
     return options.real(flag, text, f"{unit} or a .csv file", zero=True, example=example)
+
+
+def _is_table(text: str | None) -> bool:
+    return text is not None and Path(text).suffix.lower() in (".csv", ".tsv", ".txt")

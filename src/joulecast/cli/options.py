@@ -109,6 +109,29 @@ def real(flag: str, text: str | None, unit: str, *, zero: bool = False, example:
     return float(text)
 
 
+_DURATION = re.compile(rf"({_REAL.pattern})\s*(ms|s|min|h|d)?", re.ASCII)
+_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration(flag: str, text: str | None) -> float | None:
+    """The time that `text` spells, above zero, in s where it names no unit; None where the flag was not given. [s]
+
+    Raises
+    ------
+    InputError
+        For anything else.
+    """
+    if text is None:
+        return None
+    found = _DURATION.fullmatch(text.strip())
+    if not found or float(found[1]) == 0:
+        raise InputError(
+            f"{flag} takes a time above zero in s or with its unit (ms, s, min, h, d), such as 0.5 or 36h, "
+            f"not {_quoted(text)}"
+        )
+    return float(found[1]) * _SECONDS[found[2] or "s"]
+
+
 #: More values than this of one flag are a slip: a step too small, or a unit mistaken.
 MOST_VALUES = 10_000
 

@@ -71,7 +71,10 @@ def sweep(
     ] = None,
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Price what does not fit.")] = False,
     forecast_from: options.ForecastFrom = None,
-    max_time: Annotated[str | None, _option("--max-time", "S", "Of the workload.", _LIMIT)] = None,
+    max_time: Annotated[str | None, _option("--max-time", "TIME", "In s, or as 36h or 5d.", _LIMIT)] = None,
+    finish_by: Annotated[
+        str | None, _option("--finish-by", "TIME", "From --start or now: 2026-12-04T17:00.", _LIMIT)
+    ] = None,
     max_power: Annotated[str | None, _option("--max-power", "W", "Mean, of all GPUs.", _LIMIT)] = None,
     max_energy: Annotated[str | None, _option("--max-energy", "J", "Of all GPUs.", _LIMIT)] = None,
     min_throughput: Annotated[str | None, _option("--min-throughput", "N", "Tokens (images) a second.", _LIMIT)] = None,
@@ -141,7 +144,7 @@ def sweep(
             "ignore_memory": ignore_memory,
         },
         limits={
-            "max_time_s": options.real("--max-time", max_time, "s", example="0.5"),
+            "max_time_s": sweep_options.longest(max_time, finish_by, start),
             "max_power_w": options.real("--max-power", max_power, "W", example="300"),
             "max_energy_j": options.real("--max-energy", max_energy, "J", example="1000"),
             "min_tokens_per_s": options.real("--min-throughput", min_throughput, "tokens a second", example="1000"),
@@ -151,7 +154,7 @@ def sweep(
     )
     site = footprint_options.site(
         price=price, currency=currency, carbon=carbon, region=region, pue=pue, host_w=host_w, host_share=host_share,
-        start=start,
+        start=start, deadline=finish_by is not None,
     )  # fmt: skip
     sweep_options.check_files(output, plot)
     model = sized(source, options.dims(dim))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,37 @@ class Asked:
     def given(self) -> dict[str, Any]:
         """What was given of model and run."""
         return {name: value for name, value in {**self.model, **self.run}.items() if value is not None}
+
+
+def longest(max_time: str | None, finish_by: str | None, start: str | None) -> float | None:
+    """The most that a run may take: as given, or until a moment from the start, which is now by default. [s]
+
+    Raises
+    ------
+    InputError
+        For what can't be read, both at once, and a moment that is past.
+    """
+    if finish_by is None:
+        return options.duration("--max-time", max_time)
+    if max_time is not None:
+        raise InputError("--max-time and --finish-by both say how long a run may take: give one")
+    end = _moment("--finish-by", finish_by)
+    begin = datetime.now(end.tzinfo) if start is None else _moment("--start", start)
+    if (begin.tzinfo is None) != (end.tzinfo is None):
+        raise InputError("--start and --finish-by must both have a time zone, or neither")
+    left = (end - begin).total_seconds()
+    if left <= 0:
+        raise InputError(f"--finish-by must be after the start, {begin:%Y-%m-%d %H:%M}, not {shortened(finish_by, 40)}")
+    return left
+
+
+def _moment(flag: str, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InputError(
+            f"{flag} takes a date with its time, such as 2026-12-04T17:00, not {shortened(text, 40)!r}"
+        ) from None
 
 
 def words(flag: str, text: str | None) -> list[str] | None:

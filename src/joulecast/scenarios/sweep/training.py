@@ -146,10 +146,12 @@ class TrainingEvaluator:
             for name, value in _figures(found).items():
                 columns[name][row] = value
         if len(self.figures) > len(_FIGURES) + 2:
-            counted = account(columns["energy_j"], columns["time_s"], self.site, gpu_count=columns["gpu_count"])
+            run = reasons.codes == 0
+            energy_j, time_s, gpus = (columns[name][run] for name in ("energy_j", "time_s", "gpu_count"))
+            counted = account(energy_j, time_s, self.site, gpu_count=gpus)
             for name, values in (("cost", counted.cost), ("carbon_g_co2e", counted.carbon_g_co2e)):
                 if values is not None:
-                    columns[name] = np.asarray(values, dtype=np.float64)
+                    columns[name][run] = values
         columns["reason"] = reasons.codes
         return Chunk(start, columns, tuple(reasons.known))
 
