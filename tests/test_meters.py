@@ -254,6 +254,16 @@ def test_a_bad_file_of_an_external_meter_is_refused_in_one_line(tmp_path, text, 
         read_powers(path)
 
 
+@pytest.mark.parametrize("instant", [True, False])
+def test_idle_power_is_that_of_a_gpu_that_has_come_to_rest(instant):
+    gpu = SimulatedDevice(Failings(instant=instant))
+    SimulatedLoad(gpu, "before", 1e-3, 250.0).run(5000)
+    assert (gpu.instant_power_w() or gpu.average_power_w()) > 200.0
+    meter = WindowMeter(gpu)
+    meter.prepare(SimulatedLoad(gpu, "kernel", 1e-3, 250.0))
+    assert meter.facts.idle_w == pytest.approx(50.0, rel=0.02)
+
+
 def test_zeus_is_read_by_its_windows():
     class Monitor:
         def begin_window(self, _name): ...

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 
-from joulecast.meters.clocks import Settings
+from joulecast.errors import InputError
+from joulecast.meters.clocks import Settings, _started, default_journal
 from joulecast.meters.device import DeniedError
 from joulecast.meters.simulated import Failings, SimulatedDevice, SimulatedLoad
 from joulecast.meters.window import WindowMeter, WindowSettings
-from joulecast.tuning.clocked import CLOCK, ClockedEvaluator, with_clocks
+from joulecast.tuning.clocked import CLOCK, LIMIT, ClockedEvaluator, with_clocks
 from joulecast.tuning.evaluator import Check, Evaluator
 from joulecast.tuning.space import Space
 from joulecast.tuning.tune import search
@@ -105,3 +113,102 @@ def test_a_listed_space_takes_clocks_too():
     both = with_clocks(listed, [900, 1200])
     assert len(list(both.enumerated())) == 4
     assert all(both.holds(code) for code in both.enumerated())
+
+
+def test_the_power_limit_is_a_tunable_too_and_is_put_back(tmp_path):
+    gpu = SimulatedDevice()
+    settings = Settings(gpu, tmp_path / "journal.json")
+    limits = (150.0, 200.0, 300.0)
+    evaluator = ClockedEvaluator(Simulated(gpu), settings, limits_w=limits)
+    with settings.held():
+        found = search(evaluator, with_clocks(SPACE, limits_w=limits), slack=0.25)
+    # at 150 W kernel 2 runs at (100 / 143)^(1 / 2.5) = 0.87 of its clock while it is no warmer than 40 degrees: 17 %
+    # slower than the fastest, for 150 x 1.02 / 0.87 = 176 units of energy against 220
+    assert found.chosen == {"kernel": 2, LIMIT: 150}
+    assert found.saving.estimate == pytest.approx(1 - 176 / 220, abs=0.02)
+    assert found.question["power_limit_w"] == "by configuration"
+    assert gpu.limit_w() == 300.0
+    assert "throttled" not in found.verdict
+    assert any("held down by a limit" in note for note in found.notes)
+
+
+def test_one_clock_holds_for_all_and_is_no_tunable(tmp_path):
+    gpu = SimulatedDevice()
+    settings = Settings(gpu, tmp_path / "journal.json")
+    evaluator = ClockedEvaluator(Simulated(gpu), settings, (1500.0,))
+    with settings.held():
+        found = search(evaluator, SPACE, slack=0.05)
+    assert found.chosen == {"kernel": 2}
+    assert found.clock_mhz == (1500.0, 1500.0)
+    assert found.question["clock_mhz"] == 1500.0
+
+
+def test_what_was_not_set_is_not_touched(tmp_path):
+    gpu = SimulatedDevice()
+    touched = []
+    gpu.unlock_clock = lambda: touched.append("clock")
+    settings = Settings(gpu, tmp_path / "journal.json")
+    with settings.held():
+        settings.set(limit_w=200.0)
+    assert touched == []
+    assert gpu.limit_w() == 300.0
+
+
+def test_a_journal_that_can_not_be_read_means_that_all_may_have_been_set(tmp_path):
+    gpu = SimulatedDevice()
+    gpu.lock_clock(1200.0)
+    (tmp_path / "journal.json").write_text('{"limit_w": 3')
+    Settings(gpu, tmp_path / "journal.json").restore()
+    assert gpu.clock_mhz() == 1800.0
+    assert not (tmp_path / "journal.json").exists()
+
+
+def test_clocks_that_a_running_process_holds_are_left_to_it(tmp_path):
+    gpu = SimulatedDevice()
+    gpu.lock_clock(1200.0)
+    parent = os.getppid()
+    held = {"process": parent, "started": _started(parent), "clock": True, "limit": False, "limit_w": 300.0}
+    (tmp_path / "journal.json").write_text(json.dumps(held))
+    with pytest.raises(InputError, match=f"process {parent} has set the clocks of simulated GPU"):
+        Settings(gpu, tmp_path / "journal.json").restore()
+    assert gpu.clock_mhz() == 1200.0
+    (tmp_path / "journal.json").write_text(json.dumps({**held, "started": "1"}))  # its number was given anew
+    Settings(gpu, tmp_path / "journal.json").restore()
+    assert gpu.clock_mhz() == 1800.0
+
+
+def test_after_kill_nine_in_the_middle_of_a_search_the_next_one_puts_everything_back(tmp_path):
+    script = tmp_path / "search.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import time
+        from joulecast.meters.clocks import Settings
+        from joulecast.meters.simulated import SimulatedDevice
+        gpu = SimulatedDevice()
+        settings = Settings(gpu, {str(tmp_path / "journal.json")!r})
+        with settings.held():
+            settings.set(1200.0, 150.0)
+            print("set", flush=True)
+            time.sleep(30)
+    """)
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "set\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    gpu = SimulatedDevice()
+    gpu.lock_clock(1200.0)  # as the driver still has it
+    gpu.set_limit(150.0)
+    settings = Settings(gpu, tmp_path / "journal.json")
+    with settings.held():
+        assert (gpu.clock_mhz(), gpu.limit_w()) == (1800.0, 300.0)
+        settings.set(limit_w=200.0)  # and what is put back later is what was there at first
+    assert gpu.limit_w() == 300.0
+
+
+def test_the_journal_is_the_devices_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    gpu = SimulatedDevice()
+    assert default_journal(gpu) == tmp_path / "joulecast" / "clocks-simulated-gpu.json"
+    gpu.identity = "GPU-12ab/7"
+    assert default_journal(gpu).name == "clocks-gpu-12ab-7.json"

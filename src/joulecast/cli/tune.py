@@ -30,8 +30,29 @@ def tune(
     size: Annotated[list[str] | None, _option("--size", "NAME=N", "Of the operator, such as m=16,n=4096.")] = None,
     configs: Annotated[str | None, _option("--configs", "N", "Compile at most so many [200].")] = None,
     check: Annotated[str | None, _option("--check", "WHAT", "Test winners, all or none against torch.")] = None,
-    clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock of a prediction.")] = None,
-    power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit of a prediction.")] = None,
+    meter_file: Annotated[
+        Path | None, _option("--meter-file", "CSV", "Of the external meter: time_s,power_W as it is written.")
+    ] = None,
+    clocks: Annotated[
+        str | None,
+        typer.Option(
+            "--clocks",
+            "--clock",
+            metavar="MHZ",
+            show_default=False,
+            help="Core clocks to search: 1200,1500 or 900:1800:150; one holds for all.",
+        ),
+    ] = None,
+    power_limits: Annotated[
+        str | None,
+        typer.Option(
+            "--power-limits",
+            "--power-limit",
+            metavar="W",
+            show_default=False,
+            help="Power limits to search, spelt like the clocks.",
+        ),
+    ] = None,
     residency: Annotated[
         str | None, _option("--residency", "WHAT", "loop (default) or stream: what is read is in DRAM.")
     ] = None,
@@ -108,6 +129,10 @@ def tune(
     budget = options.whole("--evaluations", evaluations, example="300")
     reads = options.whole("--readings", readings, minimum=40, example="300")
     start = options.whole("--seed", seed, minimum=0, example="0")
+    at = {
+        "clocks_mhz": options.numbers("--clocks", clocks, "MHz") or (),
+        "power_limits_w": options.numbers("--power-limits", power_limits, "W", example="200:400:50") or (),
+    }
     from joulecast.cli import tune_kernel, tune_page
     from joulecast.reports import plots
     from joulecast.tuning.tune import replay as search
@@ -129,10 +154,12 @@ def tune(
         if unused:
             raise InputError(f"{', '.join(unused)} is of recorded spaces: not with a kernel")
         tune_kernel.writable(winners)
-        flags = {"meter": meter, "size": size, "configs": configs, "check": check, "clock": clock,
-                 "power_limit": power_limit, "residency": residency, "workers": workers, "timeout": timeout,
-                 "cache": cache}  # fmt: skip
+        flags = {"meter": meter, "meter_file": meter_file, "size": size, "configs": configs, "check": check,
+                 "residency": residency, "workers": workers, "timeout": timeout, "cache": cache}  # fmt: skip
     if model is not None:
+        if clocks or power_limits:
+            raise InputError("--clocks and --power-limits are of one kernel: a clock takes longer to change than a "
+                             "kernel to run; joulecast sweep --clock prices a whole model at several")  # fmt: skip
         flags |= {"batch": batch, "prompt": prompt, "generate": generate, "top": top}
         with progress.bar() as tell:
             whole = tune_kernel.run_model(model, gpu, flags, given, tell)
@@ -141,9 +168,9 @@ def tune(
         return
     with progress.bar() as tell:
         if what is not None:
-            found = tune_kernel.run(what, gpu, flags, given, tell)
+            found = tune_kernel.run(what, gpu, {**flags, **at}, given, tell)
         else:
-            found = search(replay, tell=tell, **given)  # type: ignore[arg-type]
+            found = search(replay, tell=tell, **given, **at)  # type: ignore[arg-type]
     if winners is not None:
         from joulecast.tuning.exits.winners import add_winner
 

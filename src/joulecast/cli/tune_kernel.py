@@ -82,8 +82,7 @@ def run(
     return tune_kernel(
         spec_of(what, sizes(given["size"])), gpu, meter=meter,
         configs=options.whole("--configs", given["configs"], example="200") or 200,
-        clock_mhz=options.real("--clock", given["clock"], "MHz"),
-        power_limit_w=options.real("--power-limit", given["power_limit"], "W", example="300"),
+        meter_file=given["meter_file"], clocks_mhz=given["clocks_mhz"], power_limits_w=given["power_limits_w"],
         residency=options.one_of("--residency", given["residency"], ("loop", "stream")) or "loop",
         check=options.one_of("--check", given["check"], ("winners", "all", "none")) or "winners",
         cache=given["cache"], workers=options.whole("--workers", given["workers"]) or 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,18 +17,27 @@ from joulecast.errors import InfeasibleError, InputError
 from joulecast.meters.device import Device
 
 
+def default_journal(device: Device) -> Path:
+    """``joulecast/clocks-....json`` under the user's folder of caches, one a device."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    name = re.sub(r"[^A-Za-z0-9]+", "-", str(getattr(device, "identity", device.name))).strip("-").lower()
+    return Path(base) / "joulecast" / f"clocks-{name}.json"
+
+
 class Settings:
     """Sets clock and limit of a device, and knows how to put them back.
 
     Parameters
     ----------
     device : Device
-    journal : path
+    journal : path, optional
         Written before anything is set, removed when all is put back: what a killed process left is found there.
+        Default `default_journal`.
     """
 
-    def __init__(self, device: Device, journal: str | Path) -> None:
-        self._device, self._journal = device, Path(journal)
+    def __init__(self, device: Device, journal: str | Path | None = None) -> None:
+        self._device = device
+        self._journal = default_journal(device) if journal is None else Path(journal)
         self._limit_w = device.limit_w()
 
     def check(self, clocks_mhz: tuple[float, ...] = (), limits_w: tuple[float, ...] = ()) -> None:
@@ -52,34 +62,50 @@ class Settings:
             if span is None or not span[0] <= limit <= span[1]:
                 said = "none can be set" if span is None else f"{span[0]:g} to {span[1]:g} W can be set"
                 raise InputError(f"{self._device.name} takes no power limit of {limit:g} W: {said}")
-        self._keep()
         try:
             if clocks_mhz:
-                self._device.lock_clock(clocks_mhz[0])
+                self.set(clocks_mhz[0])
             if limits_w and self._limit_w is not None:
-                self._device.set_limit(self._limit_w)
-        except InfeasibleError:
-            self._journal.unlink(missing_ok=True)  # nothing was set
-            raise
-        self.restore()
+                self.set(limit_w=self._limit_w)
+        finally:
+            self.restore()
 
     def set(self, clock_mhz: float | None = None, limit_w: float | None = None) -> None:
         """Lock the clock, set the limit; what is None is left as it is."""
-        self._keep()
         if clock_mhz is not None:
-            self._device.lock_clock(clock_mhz)
+            self._touch("clock", lambda: self._device.lock_clock(clock_mhz))
         if limit_w is not None:
-            self._device.set_limit(limit_w)
+            self._touch("limit", lambda: self._device.set_limit(limit_w))
 
     def restore(self) -> None:
-        """Put everything back; the journal goes when all of it is."""
-        if not self._journal.exists():
+        """Put back what was set; the journal goes when all of it is.
+
+        Raises
+        ------
+        InputError
+            If another process that is still running set them.
+        InfeasibleError
+            If the device takes it no more; the journal stays.
+        """
+        kept = self._kept()
+        if kept is None:
             return
-        kept = json.loads(self._journal.read_text())
-        self._device.unlock_clock()
-        if kept.get("limit_w") is not None and kept["limit_w"] != self._device.limit_w():
-            self._device.set_limit(float(kept["limit_w"]))
+        owner = kept.get("process")
+        if owner != os.getpid() and _runs(owner, kept.get("started")):
+            raise InputError(f"process {owner} has set the clocks of {self._device.name} and is still running")
+        trouble: InfeasibleError | None = None
+        try:
+            if kept.get("clock", True):
+                self._device.unlock_clock()
+        except InfeasibleError as error:  # the limit is put back all the same
+            trouble = error
+        limit = kept.get("limit_w")
+        if kept.get("limit", True) and limit is not None and limit != self._device.limit_w():
+            self._device.set_limit(float(limit))
+        if trouble is not None:
+            raise trouble
         self._journal.unlink(missing_ok=True)
+        self._limit_w = self._device.limit_w()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Settings]:
@@ -106,13 +132,67 @@ class Settings:
             for caught_number, handler in before.items():
                 signal.signal(caught_number, handler)
 
-    def _keep(self) -> None:
-        if self._journal.exists():
+    def _touch(self, what: str, act: Any) -> None:
+        """Set something, journalled before; where the right is missing the journal is as it was."""
+        kept = self._kept()
+        if kept is not None and kept.get(what):
+            act()
             return
-        self._journal.parent.mkdir(parents=True, exist_ok=True)
+        self._write({**(kept or self._blank()), what: True})
+        try:
+            act()
+        except InfeasibleError:
+            if kept is None:
+                self._journal.unlink(missing_ok=True)  # nothing was set
+            else:
+                self._write(kept)
+            raise
+
+    def _blank(self) -> dict[str, Any]:
+        process = os.getpid()
+        return {"device": self._device.name, "limit_w": self._limit_w, "clock": False, "limit": False,
+                "process": process, "started": _started(process)}  # fmt: skip
+
+    def _kept(self) -> dict[str, Any] | None:
+        """What the journal holds; where it can't be read, that everything may have been set."""
+        try:
+            held = json.loads(self._journal.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            return {}
+        return held if isinstance(held, dict) else {}
+
+    def _write(self, held: dict[str, Any]) -> None:
         part = self._journal.with_suffix(f".{os.getpid()}.part")
-        with part.open("w") as file:
-            json.dump({"device": self._device.name, "limit_w": self._limit_w, "process": os.getpid()}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._journal)
+        try:
+            self._journal.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("w") as file:
+                json.dump(held, file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self._journal)
+        except OSError as error:
+            raise InputError(
+                f"can't write {self._journal}, which tells how to put clocks back: {error.strerror}"
+            ) from None
+
+
+def _started(process: int) -> str | None:
+    """When a process began, as the kernel counts: numbers of processes are given anew."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _runs(process: Any, started: Any) -> bool:
+    if not isinstance(process, int):
+        return False
+    if Path("/proc/self/stat").exists():
+        return started is not None and _started(process) == started
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -24,6 +25,8 @@ class NvmlDevice:
     ----------
     index : int
         As NVML counts; not as CUDA_VISIBLE_DEVICES does.
+    identity : str, optional
+        UUID (``GPU-...``) or PCI bus address, in place of the index.
 
     Raises
     ------
@@ -33,7 +36,7 @@ class NvmlDevice:
         If there is no driver or no such GPU.
     """
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int = 0, *, identity: str | None = None) -> None:
         try:
             import pynvml
         except ImportError:
@@ -41,9 +44,20 @@ class NvmlDevice:
         self._library: Any = pynvml
         try:
             pynvml.nvmlInit()
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            if identity is None:
+                self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            elif identity.startswith(("GPU-", "MIG-")):
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(identity)
+            else:
+                self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(identity)
         except pynvml.NVMLError as error:
-            raise InputError(f"no NVIDIA GPU {index} to measure here: {error}") from None
+            raise InputError(f"no NVIDIA GPU {identity or index} to measure here: {error}") from None
+
+    @property
+    def identity(self) -> str:
+        """UUID, where the driver tells it, else the name."""
+        told = self._ask("nvmlDeviceGetUUID")
+        return self.name if told is None else told.decode() if isinstance(told, bytes) else str(told)
 
     @property
     def name(self) -> str:
@@ -154,6 +168,35 @@ class NvmlDevice:
             raise DeniedError(f"can't {words} of {self.name}: {error}") from None
 
 
-def nvml_meter(index: int = 0, settings: WindowSettings | None = None) -> WindowMeter:
-    """The meter of an NVIDIA GPU."""
-    return WindowMeter(NvmlDevice(index), settings or WindowSettings(), "nvml")
+def cuda_device(torch: Any) -> NvmlDevice:
+    """The GPU that PyTorch launches on now: CUDA_VISIBLE_DEVICES gives GPUs other numbers than NVML does.
+
+    Parameters
+    ----------
+    torch : module
+        With a CUDA device.
+
+    Raises
+    ------
+    MissingExtraError
+        Without the optional part ``measure``.
+    InputError
+        If NVML does not know it.
+    """
+    place = torch.cuda.current_device()
+    told = torch.cuda.get_device_properties(place)
+    if getattr(told, "uuid", None) is not None:
+        text = str(told.uuid)
+        return NvmlDevice(identity=text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}")
+    if hasattr(told, "pci_bus_id"):
+        domain = getattr(told, "pci_domain_id", 0)
+        return NvmlDevice(identity=f"{domain:08X}:{told.pci_bus_id:02X}:{told.pci_device_id:02X}.0")
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        raise InputError("this PyTorch does not tell which GPU it uses: unset CUDA_VISIBLE_DEVICES to measure")
+    return NvmlDevice(place)
+
+
+def nvml_meter(device: NvmlDevice | int = 0, settings: WindowSettings | None = None) -> WindowMeter:
+    """The meter of an NVIDIA GPU, given as a device or by its number as NVML counts."""
+    one = NvmlDevice(device) if isinstance(device, int) else device
+    return WindowMeter(one, settings or WindowSettings(), "nvml")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,9 @@ from joulecast.errors import InputError, shortened
 
 Floats = npt.NDArray[np.float64]
 Value = int | float | str | bool
+
+#: Names of the columns that tell at which core clock and power limit a row was recorded. [MHz, W]
+_STATES = {"core clock": ("nvml_gr_clock", "core_clock_mhz", "clock_mhz"), "power limit": ("power_limit_w",)}
 
 #: Columns that hold what was measured or asked, not what can be chosen.
 _MEASURED = frozenset({
@@ -107,10 +110,45 @@ class Recording:
         keep = [row for row, config in enumerate(self.configs) if all(config[name] == v for name, v in values.items())]
         if not keep:
             raise InputError(f"{self.name} holds no configuration with {values}")
+        left = self._rows(keep)
+        return replace(
+            left,
+            configs=tuple({k: v for k, v in config.items() if k not in values} for config in left.configs),
+            constants={**self.constants, **values},
+        )
+
+    def at(self, kind: str, values: Sequence[float]) -> Recording:
+        """The part of the space at some of the clocks or power limits that were recorded; one alone is a constant.
+
+        Parameters
+        ----------
+        kind : str
+            ``core clock`` or ``power limit``.
+        values : sequence of float
+            [MHz, W]
+
+        Raises
+        ------
+        InputError
+            If they were not recorded.
+        """
+        column = next((name for name in _STATES[kind] if name in self.names), None)
+        if column is None:
+            held = next((f": {self.constants[name]}" for name in _STATES[kind] if name in self.constants), "")
+            raise InputError(f"{self.name} was recorded at one {kind}{held}, or does not say at which")
+        known = sorted({float(config[column]) for config in self.configs})
+        for value in values:
+            if value not in known:
+                told = ", ".join(f"{one:g}" for one in known)
+                raise InputError(f"{self.name} was not recorded at a {kind} of {value:g}: {told}")
+        if len(values) == 1:
+            return self.only(**{column: next(c[column] for c in self.configs if float(c[column]) == values[0])})
+        return self._rows([row for row, config in enumerate(self.configs) if float(config[column]) in values])
+
+    def _rows(self, keep: list[int]) -> Recording:
         return replace(
             self,
-            configs=tuple({k: v for k, v in self.configs[row].items() if k not in values} for row in keep),
-            constants={**self.constants, **values},
+            configs=tuple(self.configs[row] for row in keep),
             time_s=self.time_s[keep],
             time_cv=self.time_cv[keep],
             energy_j=None if self.energy_j is None else self.energy_j[keep],

@@ -88,7 +88,7 @@ class WindowMeter:
             If energy can't be measured.
         """
         if self._idle_w is None:
-            self._idle_w = self.device.instant_power_w() or self.device.average_power_w()
+            self._idle_w = self._resting_w()
         self._warm(load)
         if self._can is None:
             with _Running(self.device, load, self._launches(load, 2.5)):
@@ -111,6 +111,8 @@ class WindowMeter:
             length = max(length, 4.0)  # the first second of the field is what was before
         launches = load.launches_of(self._launches(load, length))
         reading = self._counted(load, launches) if can.counter == "works" else self._integrated(load, launches)
+        if reading.period_s > 0:  # by the fastest seen: at another clock no window is too short for it
+            self._launch_s[load.name] = min(self._launch_s[load.name], reading.period_s)
         return judged(reading, self.facts)
 
     def _launches(self, load: Load, seconds: float) -> int:
@@ -183,6 +185,21 @@ class WindowMeter:
             power * span / launches, span / launches, None if kernel_s is None else kernel_s / launches, launches,
             watched.temperature_c, watched.clock_mhz, watched.throttled, refused,
         )  # fmt: skip
+
+    def _resting_w(self) -> float | None:
+        """Power once it falls no more: what ran before, or the average over the last second, is not the idle GPU's."""
+        read = self.device.instant_power_w if self.device.instant_power_w() else self.device.average_power_w
+        least = read()
+        for _ in range(10):
+            self.device.sleep(0.7)
+            now = read()
+            if least is None or now is None:
+                return now or least
+            settled = now >= 0.98 * least
+            least = min(least, now)
+            if settled and now <= 1.02 * least:
+                break
+        return least
 
     def _warm(self, load: Load) -> None:
         """Run until ten seconds change the temperature by less than what counts as steady."""

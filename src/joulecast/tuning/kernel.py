@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from joulecast.errors import InfeasibleError, InputError
+from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w
+from joulecast.errors import InfeasibleError, InputError, shortened
 from joulecast.gpus import Gpu, load_gpu
+from joulecast.meters.clocks import Settings
+from joulecast.meters.device import Device
 from joulecast.meters.reading import Meter
 from joulecast.tuning.aot.built import Built
 from joulecast.tuning.aot.cache import Cache
+from joulecast.tuning.clocked import CLOCK, LIMIT, ClockedEvaluator, kernel_part, with_clocks
+from joulecast.tuning.evaluator import Evaluator
 from joulecast.tuning.kernelspec import KernelSpec, checked
-from joulecast.tuning.log import key_of
-from joulecast.tuning.result import Point, TuningResult
+from joulecast.tuning.predicted import AtClocks, predicted
+from joulecast.tuning.result import TuningResult
 from joulecast.tuning.space import Code, Config, Space
 from joulecast.tuning.triton_evaluator import TritonEvaluator
 from joulecast.tuning.tune import search
@@ -31,38 +36,20 @@ _ROUNDS = 4
 Telling = Callable[[str, float], None]
 
 
-@dataclass(frozen=True)
-class PredictedResult(TuningResult):
-    """A `TuningResult` that no meter stands behind: physics priced compiled kernels."""
-
-    @property
-    def verdict(self) -> str:
-        """The answer in a line."""
-        by = {key_of(point.config): point for point in self.points}
-        chosen, base = by[key_of(self.chosen)], by[key_of(self.baseline)]
-        if self.objective == "time" or key_of(self.chosen) == key_of(self.baseline):
-            return "predicted, not measured: no other within the slack promises less energy than the baseline"
-        assert chosen.energy_j is not None
-        assert base.energy_j is not None
-        energy, time_ = chosen.energy_j / base.energy_j - 1.0, chosen.time_s / base.time_s - 1.0
-        return f"predicted, not measured: {energy:+.1%} energy, {time_:+.1%} time against the baseline"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {**super().to_dict(), "measured": False}
-
-
 def tune_kernel(
     spec: KernelSpec,
     gpu: str | Gpu,
     *,
     meter: str | Meter = "model",
+    meter_file: str | os.PathLike[str] | None = None,
     configs: int = 200,
     slack: float = 0.02,
     objective: str = "energy",
     baseline: Config | None = None,
     clock_mhz: float | None = None,
     power_limit_w: float | None = None,
+    clocks_mhz: Sequence[float] = (),
+    power_limits_w: Sequence[float] = (),
     residency: str = "loop",
     check: str = "winners",
     cache: str | os.PathLike[str] | None = None,
@@ -80,7 +67,9 @@ def tune_kernel(
     gpu : str or Gpu
         Compiled for, and priced on.
     meter : str or Meter
-        ``model`` (no GPU: predicted), ``nvml`` and ``zeus`` (the GPU here), or a meter of your own.
+        ``model`` (no GPU: predicted), ``nvml`` and ``zeus`` (the GPU here), ``external``, or a meter of your own.
+    meter_file : path, optional
+        That another program writes ``time_s,power_W`` to, for the external meter.
     configs : int
         Compiled at most.
     slack : float
@@ -90,7 +79,9 @@ def tune_kernel(
     baseline : mapping, optional
         What savings are told against; the fastest found where it is not given.
     clock_mhz, power_limit_w : float, optional
-        [MHz, W]
+        Priced at; where a meter measures they are set, which needs the right to, and put back at any end. [MHz, W]
+    clocks_mhz, power_limits_w : sequence of float
+        Searched as one more tunable each (``core_clock_mhz``, ``power_limit_w``). [MHz, W]
     residency : str
         For predictions: ``loop`` (the same tensors again and again) or ``stream`` (what is read comes from DRAM).
     check : str
@@ -130,29 +121,86 @@ def tune_kernel(
         raise InputError(f"the slack is a share such as 0.05, not {slack}")
     listening = tell or _silent
     described = load_gpu(gpu)
-    counting, torch = _meter(meter, options)
-    kept = Cache(None if cache is None else os.fspath(cache))
-    evaluator = TritonEvaluator(
-        spec, described, kept, counting, torch, clock_mhz, power_limit_w, residency,
-        "none" if check == "none" or (counting is None and check == "winners") else "all",
-        workers, timeout_s, listening,
-    )  # fmt: skip
-    if baseline is not None:
-        spec.space.code(baseline)
-    begun = time.perf_counter()
-    try:
-        ready = _promising(evaluator, configs, np.random.default_rng(seed), baseline)
+    clocks = asked_for("clocks_mhz", clocks_mhz, clock_mhz)
+    limits = asked_for("power_limits_w", power_limits_w, power_limit_w)
+    for clock in clocks:
+        check_clock_mhz(clock, described.clock_min_mhz, described.clock_max_mhz, described.name)
+    for limit in limits:
+        check_power_limit_w(limit, described.idle_w, described.name)
+    counting, torch = _meter(meter, meter_file, options)
+    with contextlib.ExitStack() as ends:
+        settings = None
+        if counting is not None and (clocks or limits):
+            settings = Settings(_device(counting, torch))
+            ends.enter_context(settings.held())
+            settings.check(clocks, limits)  # before anything is compiled
+        kept = Cache(None if cache is None else os.fspath(cache))
+        ends.callback(kept.close)
+        evaluator = TritonEvaluator(
+            spec, described, kept, counting, torch, clocks[-1] if clocks else None, limits[-1] if limits else None,
+            residency, "none" if check == "none" or (counting is None and check == "winners") else "all",
+            workers, timeout_s, listening,
+        )  # fmt: skip
+        begun = time.perf_counter()
+        if baseline is not None:
+            spec.space.code(kernel_part(baseline))
+            baseline = _with_state(baseline, clocks, limits)
+        ready = _promising(
+            evaluator, configs, np.random.default_rng(seed), None if baseline is None else kernel_part(baseline)
+        )
         if not ready:
             why = max(evaluator.report.reasons, key=lambda reason: evaluator.report.reasons[reason], default="")
             raise InfeasibleError(f"no configuration of {spec.name} can be launched on {described.name}: {why}")
+        space = with_clocks(Space.of_list(ready), _several(clocks), _several(limits))
         if counting is None:
-            return _predicted(evaluator, ready, slack, objective, baseline, check, begun)
+            priced = evaluator if len(space.names) == len(ready[0]) else AtClocks(evaluator)
+            everything = [space.config(code) for code in space.enumerated()]
+            return predicted(priced, everything, slack, objective, baseline, check, begun)
+        metered: Evaluator = evaluator if settings is None else ClockedEvaluator(evaluator, settings, clocks, limits)
         return search(
-            evaluator, Space.of_list(ready), slack=slack, objective=objective, baseline=baseline, seed=seed,
-            tell=listening, **options,
-        )  # fmt: skip
-    finally:
-        kept.close()
+            metered, space, slack=slack, objective=objective, baseline=baseline, seed=seed, tell=listening, **options
+        )
+
+
+def asked_for(name: str, several: Sequence[float], one: float | None) -> tuple[float, ...]:
+    """Clocks or limits that are asked for, lowest first; empty where they are left to the driver.
+
+    Raises
+    ------
+    InputError
+        Where both one and several are given, or one is no positive number.
+    """
+    if one is not None and len(several):
+        raise InputError(f"give {name} or one value for all, not both")
+    values = tuple(sorted({float(value) for value in ([one] if one is not None else several)}))
+    if any(not value > 0.0 or value == float("inf") for value in values):
+        raise InputError(f"{name} must be positive numbers, not {shortened(values)}")
+    return values
+
+
+def _several(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Values of a tunable: one alone is none, it holds for all."""
+    return values if len(values) > 1 else ()
+
+
+def _with_state(baseline: Config, clocks: tuple[float, ...], limits: tuple[float, ...]) -> Config:
+    """A baseline at the highest clock and limit, where it names none."""
+    missing = {
+        name: values[-1]
+        for name, values in ((CLOCK, clocks), (LIMIT, limits))
+        if len(values) > 1 and name not in baseline
+    }
+    return {**baseline, **missing}
+
+
+def _device(meter: Meter, torch: Any) -> Device:
+    """The device whose clocks are set: the meter's own, else the GPU that PyTorch uses."""
+    own = getattr(meter, "device", None)
+    if own is not None:
+        return own  # type: ignore[no-any-return]
+    from joulecast.meters.nvml import cuda_device
+
+    return cuda_device(torch)
 
 
 def is_kernel(source: Any) -> bool:
@@ -205,8 +253,12 @@ _OF_A_SPEC = (
 )  # fmt: skip
 
 
-def _meter(meter: str | Meter, options: dict[str, Any]) -> tuple[Meter | None, Any]:
+def _meter(
+    meter: str | Meter, meter_file: str | os.PathLike[str] | None, options: dict[str, Any]
+) -> tuple[Meter | None, Any]:
     """The meter, and torch with a GPU where it measures."""
+    if meter_file is not None and meter != "external":
+        raise InputError("a meter file is of the external meter: add meter external")
     if not isinstance(meter, str):
         from joulecast.tuning.gpu_load import need_gpu
 
@@ -227,10 +279,14 @@ def _meter(meter: str | Meter, options: dict[str, Any]) -> tuple[Meter | None, A
 
         return ZeusMeter(), torch
     if meter == "external":
-        raise InputError("the external meter needs its file: give joulecast.meters.external.ExternalMeter(path)")
-    from joulecast.meters.nvml import nvml_meter
+        if meter_file is None:
+            raise InputError("the external meter needs the file that it is written to: meter_file, or --meter-file")
+        from joulecast.meters.external import ExternalMeter
 
-    return nvml_meter(), torch
+        return ExternalMeter(os.fspath(meter_file)), torch
+    from joulecast.meters.nvml import cuda_device, nvml_meter
+
+    return nvml_meter(cuda_device(torch)), torch
 
 
 def _promising(
@@ -260,59 +316,6 @@ def _near(evaluator: TritonEvaluator, space: Space, seen: Mapping[Code, Config])
     codes = list(seen)
     best = [*np.argsort(time_s * power_w, kind="stable")[:6], *np.argsort(time_s, kind="stable")[:6]]
     return [beside for place in best for beside in space.neighbours(codes[int(place)], adjacent=True)]
-
-
-def _predicted(
-    evaluator: TritonEvaluator, configs: Sequence[Config], slack: float, objective: str, baseline: Config | None,
-    check: str, begun: float,
-) -> PredictedResult:  # fmt: skip
-    left = list(configs)
-    notes = [f"{evaluator.report.compiled} compiled, {evaluator.report.cached} from the cache, "
-             f"{evaluator.report.pruned} pruned before"]  # fmt: skip
-    failed: dict[str, int] = dict(evaluator.report.reasons)
-    while True:
-        time_s, power_w = evaluator.prior(left) or (np.ones(0), np.ones(0))
-        energy_j = time_s * power_w
-        fastest = int(np.argmin(time_s))
-        limit = time_s[fastest] * (1.0 + slack)
-        eligible = np.flatnonzero(time_s <= limit)
-        best = int(eligible[np.argmin(energy_j[eligible])]) if objective == "energy" else fastest
-        told = _wrong(evaluator, [left[best], left[fastest]]) if check == "winners" else {}
-        bad = [config for config in (left[best], left[fastest]) if told.get(key_of(config))]
-        if not bad:
-            break
-        for config in bad:
-            failed[f"correctness: {told[key_of(config)]}"] = failed.get(f"correctness: {told[key_of(config)]}", 0) + 1
-        left = [config for config in left if not told.get(key_of(config))]
-        if not left:
-            raise InfeasibleError(f"no configuration of {evaluator.spec.name} is right: {told[key_of(bad[0])]}")
-    if check != "none" and evaluator.spec.reference is not None:
-        untested = check == "winners" and any(one is None for one in told.values())
-        notes.append("the chosen one was not tested in time" if untested else "tested against the reference on the CPU")
-    bounds = evaluator.told(left[best])["bound_by"]
-    notes.append(f"predicted to be bound by {bounds} at {evaluator.told(left[best])['clock_mhz']:.0f} MHz")
-    order = np.argsort(time_s, kind="stable")
-    points, least = [], np.inf
-    for place in order.tolist():
-        on_front = bool(energy_j[place] < least)
-        least = min(least, energy_j[place])
-        points.append(
-            Point(left[place], float(time_s[place]), float(energy_j[place]), 0, bool(time_s[place] <= limit), on_front)
-        )
-    base = left[fastest] if baseline is None else baseline
-    if key_of(base) not in {key_of(one) for one in left}:
-        raise InfeasibleError(f"the baseline {dict(base)} can't be launched on {evaluator.gpu.name}")
-    clocks = [evaluator.told(config)["clock_mhz"] for config in left]
-    return PredictedResult(
-        evaluator.question, "prediction", objective, slack, left[best], base, left[fastest],
-        left[best] if key_of(left[best]) != key_of(base) else None, None, float(time_s[best] / time_s[fastest]),
-        tuple(points), evaluator.facts, 0, 0, 0, len(eligible), {}, failed, None,
-        (min(clocks), max(clocks)), None, {}, time.perf_counter() - begun, 0.0, tuple(notes),
-    )  # fmt: skip
-
-
-def _wrong(evaluator: TritonEvaluator, configs: Sequence[Config]) -> dict[str, str | None]:
-    return {key_of(config): told for config, told in evaluator.verified(configs)}
 
 
 def _silent(what: str, share: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -104,6 +104,16 @@ class TritonEvaluator:
             (("joulecast", version("joulecast")), ("triton", triton)),
         )  # fmt: skip
 
+    def at(self, clock_mhz: float | None, power_limit_w: float | None) -> TritonEvaluator:
+        """The same kernels priced at another clock and limit, None for those of this one; nothing is built again."""
+        made = replace(
+            self,
+            clock_mhz=self.clock_mhz if clock_mhz is None else clock_mhz,
+            power_limit_w=self.power_limit_w if power_limit_w is None else power_limit_w,
+        )
+        made._built = self._built
+        return made
+
     def built(self, configs: Sequence[Config]) -> list[Built | Refused]:
         """Each of `configs`, compiled and counted."""
         missing = {key_of(config): config for config in configs if key_of(config) not in self._built}
@@ -114,10 +124,11 @@ class TritonEvaluator:
             )  # fmt: skip
             self._built.update(zip(missing, found, strict=True))
             self._add(report)
-            ready = [one for one in found if isinstance(one, Built)]
-            if ready:
-                self._price(ready)
-        return [self._built[key_of(config)] for config in configs]
+        held = [self._built[key_of(config)] for config in configs]
+        unpriced = [one for one in held if isinstance(one, Built) and key_of(one.config) not in self._prices]
+        if unpriced:
+            self._price(unpriced)
+        return held
 
     def check(self, configs: Sequence[Config]) -> list[Check]:
         """Pruned, compiled and, where asked for, tested against the reference."""

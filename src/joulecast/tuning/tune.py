@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,8 @@ def replay(
     path: str | os.PathLike[str],
     *,
     where: Mapping[str, Any] | None = None,
+    clocks_mhz: Sequence[float] = (),
+    power_limits_w: Sequence[float] = (),
     noise: float | str = "recorded",
     autocorrelation: float = 0.0,
     drift: float = 0.0,
@@ -120,6 +122,8 @@ def replay(
         Parquet or CSV with ``time_ms``, ``energy_J`` and a column a tunable.
     where : mapping, optional
         Tunables held at a value.
+    clocks_mhz, power_limits_w : sequence of float
+        Of those that were recorded, which to search; all where none is given. [MHz, W]
     noise : float or str
         Coefficient of variation of a reading, or ``recorded``.
     autocorrelation, drift : float
@@ -138,6 +142,9 @@ def replay(
     recording = read_recording(os.fspath(path), session=session)
     if where:
         recording = recording.only(**where)
+    for kind, values in (("core clock", clocks_mhz), ("power limit", power_limits_w)):
+        if len(values):
+            recording = recording.at(kind, tuple(float(value) for value in values))
     if options.get("objective", "energy") == "energy" and recording.energy_j is None:
         raise InputError(f"{recording.name} recorded no energies: ask for the objective time")
     if isinstance(noise, str) and noise != "recorded":

@@ -186,11 +186,11 @@ class EnergyBench:
     def _energy(self, call: Callable[[], Any]) -> float:
         torch = None
         if self._meter is None:
-            from joulecast.meters.nvml import nvml_meter
+            from joulecast.meters.nvml import cuda_device, nvml_meter
             from joulecast.tuning.gpu_load import need_gpu
 
             torch = need_gpu()
-            self._meter = nvml_meter(torch.cuda.current_device())
+            self._meter = nvml_meter(cuda_device(torch))
         elif self._timer is None:
             from joulecast.tuning.gpu_load import need_gpu
 

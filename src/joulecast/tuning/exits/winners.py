@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import InputError, shortened
+from joulecast.tuning.clocked import CLOCK, LIMIT, kernel_part
 from joulecast.tuning.exits.files import write_json
 from joulecast.tuning.result import TuningResult
 
@@ -113,8 +114,9 @@ def winner_of(found: TuningResult) -> Winner:
     }
     return Winner(
         question["kernel"], bucket_of({name: value for name, value in problem.items() if name != "dtype"}),
-        question["dtype"], question["device"], policy_of(question["clock_mhz"], question["power_limit_w"]),
-        dict(found.chosen), evidence,
+        question["dtype"], question["device"],
+        policy_of(found.chosen.get(CLOCK, question["clock_mhz"]), found.chosen.get(LIMIT, question["power_limit_w"])),
+        kernel_part(found.chosen), evidence,
     )  # fmt: skip
 
 
