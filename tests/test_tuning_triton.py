@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +27,7 @@ from joulecast.meters.reading import MeterFacts, Reading  # noqa: E402
 from joulecast.tuning.aot.asked import asked_of  # noqa: E402
 from joulecast.tuning.aot.built import Built, Refused, build  # noqa: E402
 from joulecast.tuning.aot.cache import Cache  # noqa: E402
-from joulecast.tuning.aot.pool import run_jobs  # noqa: E402
+from joulecast.tuning.aot.pool import Outcome, run_jobs  # noqa: E402
 from joulecast.tuning.aot.sass import read_sass  # noqa: E402
 from joulecast.tuning.aot.targets import limits_of  # noqa: E402
 from joulecast.tuning.aot.ttir import read_ttir  # noqa: E402
@@ -201,7 +203,12 @@ def test_waves_share_rows_and_columns():
 
 
 def _job(what):
-    if what == "hang":
+    if what == "spin":
+        while True:
+            pass
+    if what == "child":
+        subprocess.run([sys.executable, "-c", "while True: pass"], check=False)
+    if what == "wait":
         time.sleep(60)
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -213,14 +220,52 @@ def _job(what):
 
 
 def test_jobs_that_hang_die_or_fail_take_nobody_with_them():
-    jobs = ["hang", 1, "die", 2, "fail", 3, "grow"]
-    found = {one.place: one for one in run_jobs(_job, jobs, workers=2, timeout_s=5.0, memory_gib=1.0)}
-    assert sorted(found) == list(range(7))
+    jobs = ["spin", 1, "die", 2, "fail", 3, "grow", "child"]
+    found = {one.place: one for one in run_jobs(_job, jobs, workers=3, timeout_s=0.5, memory_gib=1.0)}
+    assert sorted(found) == list(range(8))
     assert [found[place].value for place in (1, 3, 5)] == [2, 4, 6]
-    assert found[0].failure == "took more than 5 s"
+    for late in (0, 7):
+        assert found[late].failure == "took more than 0.5 s of processor time"
+        assert found[late].late == "processor"
+        assert 0.5 <= found[late].seconds < 3.0
     assert found[2].failure == "the process ended with signal SIGKILL"
     assert found[4].failure == "ValueError: as asked"
     assert found[6].failure == "needs more than 1 GiB of memory"
+
+
+def test_a_job_that_waits_for_a_processor_is_not_late_and_one_that_waits_for_nothing_is(monkeypatch):
+    # five busy processes on a processor or two take longer than the limit, and none more of a processor than its own
+    found = list(run_jobs(_busy, [0.1] * 5, workers=5, timeout_s=0.25))
+    assert [one.failure for one in found] == [""] * 5
+    monkeypatch.setattr("joulecast.tuning.aot.pool.WALL_OVER_PROCESSOR", 2.0)
+    (one,) = run_jobs(_job, ["wait"], timeout_s=0.2)
+    assert one.late == "wall"
+    assert one.failure == "took more than 0.4 s, 0 s of them on a processor"
+
+
+def _busy(seconds):
+    begun = time.process_time()
+    while time.process_time() - begun < seconds:
+        pass
+    return seconds
+
+
+def test_time_outs_are_kept_with_the_limit_that_they_exceeded(product, tmp_path, monkeypatch):
+    spec, _, _ = product
+    limits, tried = limits_of(load_gpu("h100")), []
+
+    def late(work, jobs, *, workers, timeout_s):
+        if jobs:
+            tried.append(timeout_s)
+            kind = "wall" if timeout_s == 9.0 else "processor"
+            yield Outcome(0, None, f"took more than {timeout_s:.0f} s", timeout_s, kind)
+
+    monkeypatch.setattr("joulecast.tuning.aot.built.run_jobs", late)
+    kept = Cache(tmp_path / "c.sqlite")
+    for timeout_s, runs in ((5.0, 1), (5.0, 1), (3.0, 1), (9.0, 2), (9.0, 3), (10.0, 4), (10.0, 4)):
+        (one,), _report = build(spec, limits, [TILE], cache=kept, workers=1, timeout_s=timeout_s)
+        assert one.reason.startswith("compiler: took more than")
+        assert len(tried) == runs, timeout_s  # the time of day says nothing of the kernel: tried again
 
 
 # Prices

@@ -57,7 +57,7 @@ def tune(
         str | None, _option("--residency", "WHAT", "loop (default) or stream: what is read is in DRAM.")
     ] = None,
     workers: Annotated[str | None, _option("--workers", "N", "Processes that compile [one a processor].")] = None,
-    timeout: Annotated[str | None, _option("--timeout", "S", "For one compilation [60].")] = None,
+    timeout: Annotated[str | None, _option("--timeout", "S", "Processor time for one compilation [60].")] = None,
     cache: Annotated[Path | None, _option("--cache", "FILE", "Of what was compiled.")] = None,
     winners: Annotated[Path | None, _option("--winners", "FILE", "Add the winner to this JSON file.")] = None,
     model: Annotated[str | None, _option("--model", "NAME", "Tune the operators of a model that matter.")] = None,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import InputError, shortened
+from joulecast.tuning.aot.pool import WALL_OVER_PROCESSOR
 from joulecast.tuning.kernelspec import Argument, KernelSpec, Tensor, need_torch
 from joulecast.tuning.space import Config
 
@@ -72,7 +73,7 @@ def interpreted(spec: KernelSpec, configs: Sequence[Config], timeout_s: float = 
     configs : sequence of mapping
         Those with the same constexprs are tested once: warps and stages change no result here.
     timeout_s : float
-        For all of them. [s]
+        Processor time for all of them. [s]
 
     Returns
     -------
@@ -138,9 +139,10 @@ def _run(
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         torch.save(runs, Path(folder) / "job.pt")
-        command = [sys.executable, "-m", "joulecast.tuning.interpreter", folder]
+        command = [sys.executable, "-m", "joulecast.tuning.interpreter", folder, str(timeout_s)]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
+            wall_s = WALL_OVER_PROCESSOR * timeout_s
+            subprocess.run(command, env=environment, capture_output=True, timeout=wall_s, check=False)
         verdicts: list[str | None] = []
         for number, (spec, config, expected) in enumerate(due):
             file = Path(folder) / f"{number}.pt"

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
+import resource
 import sys
 from pathlib import Path
 from typing import Any
 
 
-def main(folder: str) -> None:
-    """Run each launch of ``job.pt`` in `folder` and write what it leaves in the tensors, one file a launch."""
+def main(folder: str, seconds: float) -> None:
+    """Run each launch of ``job.pt`` in `folder` and write what it leaves in the tensors, one file a launch.
+
+    After `seconds` of processor time the process ends; what is written by then counts.
+    """
+    resource.setrlimit(resource.RLIMIT_CPU, (max(math.ceil(seconds), 1), resource.RLIM_INFINITY))
     import torch
 
     runs = torch.load(Path(folder) / "job.pt", weights_only=True)
@@ -48,4 +54,4 @@ def found(module: str, file: str, name: str, path: list[str]) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], float(sys.argv[2]))

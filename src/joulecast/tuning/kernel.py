@@ -91,7 +91,7 @@ def tune_kernel(
     workers : int
         Processes that compile; 0 for one a processor.
     timeout_s : float
-        For one compilation. [s]
+        Processor time for one compilation. [s]
     seed : int
     tell : callable, optional
         Takes what is being done and the share that is done.

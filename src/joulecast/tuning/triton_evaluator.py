@@ -56,7 +56,7 @@ class TritonEvaluator:
     workers : int
         Processes that compile; 0 for one a processor.
     timeout_s : float
-        For one compilation. [s]
+        Processor time for one compilation. [s]
     tell : callable
         Takes what is being done and the share that is done.
     """

@@ -69,7 +69,7 @@ class Report:
     pruned, cached, compiled, failed : int
         Configurations refused before compiling, answered by the cache, compiled, and refused by the compiler.
     compile_s : float
-        Sum over compiled configurations. [s]
+        Processor time over compiled configurations. [s]
     """
 
     pruned: int = 0
@@ -101,7 +101,7 @@ def build(
     workers : int
         Processes that compile; 0 for one a processor.
     timeout_s : float
-        For one compilation. [s]
+        Processor time for one compilation. [s]
     tell : callable
         Takes what is being done and the share that is done.
 
@@ -123,7 +123,7 @@ def build(
             report.pruned += 1
             continue
         key = key_of(spec, config, limits.capability, source)
-        held = cache.find(key)
+        held = cache.find(key, timeout_s)
         if held is not None:
             report.cached += 1
             found[place] = _looked_at(spec, limits, config, held)
@@ -140,8 +140,8 @@ def build(
     for done, outcome in enumerate(running, 1):
         places, key = jobs[outcome.place]
         value: Compiled | str = outcome.value if outcome.value is not None else f"compiler: {outcome.failure}"
-        if not outcome.failure.startswith("took more than"):
-            cache.keep(key, value)
+        if outcome.late != "wall":  # that says something of the machine, not of the kernel
+            cache.keep(key, value, timeout_s if outcome.late else None)
         report.compiled += 1
         report.failed += isinstance(value, str)
         report.compile_s += outcome.seconds

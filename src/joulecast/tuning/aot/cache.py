@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from joulecast.tuning.kernelspec import KernelSpec
 from joulecast.tuning.space import Config
 
 #: Changes with what is kept of a compiled kernel.
-_VERSION = 1
+_VERSION = 2
 
 
 def default_path() -> Path:
@@ -39,7 +40,7 @@ def key_of(spec: KernelSpec, config: Config, capability: int, source: str | None
 
 
 class Cache:
-    """Compiled configurations in an SQLite file; failures are kept too, time-outs are not.
+    """Compiled configurations in an SQLite file; failures are kept, too, and time-outs with the limit they exceeded.
 
     Parameters
     ----------
@@ -64,17 +65,33 @@ class Cache:
         except (OSError, sqlite3.Error) as error:
             raise InputError(f"can't use {shortened(self.path)} as a cache: {error}") from None
 
-    def find(self, key: str) -> Compiled | str | None:
-        """What is kept: a compiled kernel, why it failed, or None."""
+    def find(self, key: str, timeout_s: float = 0.0) -> Compiled | str | None:
+        """What is kept.
+
+        Parameters
+        ----------
+        key : str
+        timeout_s : float
+            Processor time that is given now: what exceeded less is worth another try. [s]
+
+        Returns
+        -------
+        Compiled, str or None
+            A compiled kernel, why it failed, or None where it is to be compiled.
+        """
         row = self._base.execute("SELECT held FROM compiled WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
         held: Mapping[str, Any] = json.loads(row[0])
-        return str(held["failure"]) if "failure" in held else Compiled.unpacked(held)
+        if "failure" not in held:
+            return Compiled.unpacked(held)
+        return None if held.get("timeout_s", math.inf) < timeout_s else str(held["failure"])
 
-    def keep(self, key: str, found: Compiled | str) -> None:
-        """Keep a compiled kernel, or why it failed."""
-        held = {"failure": found} if isinstance(found, str) else found.packed()
+    def keep(self, key: str, found: Compiled | str, timeout_s: float | None = None) -> None:
+        """Keep a compiled kernel, or why it failed; with the limit where it was that."""
+        held: dict[str, Any] = {"failure": found} if isinstance(found, str) else found.packed()
+        if timeout_s is not None:
+            held["timeout_s"] = timeout_s
         with self._base:
             self._base.execute("INSERT OR REPLACE INTO compiled VALUES (?, ?)", (key, json.dumps(held)))
 

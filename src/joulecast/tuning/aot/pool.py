@@ -1,4 +1,9 @@
-"""Runs jobs in processes that are killed when they take too long: compilers hang, crash and grow."""
+"""Runs jobs in processes that are killed when they take too long: compilers hang, crash and grow.
+
+Too long is processor time, that of a job's own children included: on a machine that others use, or with more
+workers than processors, no job fails for what the others do. A bound on the time of day, much wider, catches what
+waits forever.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,11 @@ from joulecast.errors import JoulecastError
 #: Jobs of one process before a fresh one takes its place: compilers don't give memory back.
 JOBS_A_PROCESS = 40
 
+#: Time of day over processor time at which a job is given up that does nothing, or hardly gets to run.
+WALL_OVER_PROCESSOR = 20.0
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -33,13 +43,16 @@ class Outcome:
     failure : str
         Why it failed; empty where it did not.
     seconds : float
-        Time it took. [s]
+        Processor time it took. [s]
+    late : str
+        ``processor`` where it was killed for the processor time it took, ``wall`` for the time of day; else empty.
     """
 
     place: int
     value: Any
     failure: str = ""
     seconds: float = 0.0
+    late: str = ""
 
 
 @dataclass
@@ -48,7 +61,13 @@ class _Worker:
     pipe: Connection
     place: int = -1
     since: float = 0.0
+    used_s: float = 0.0
     done: int = 0
+
+    @property
+    def took_s(self) -> float:
+        """Processor time of the job so far, by the process and its children. [s]"""
+        return max(processor_s(self.process.pid) - self.used_s, 0.0)
 
 
 def run_jobs(
@@ -65,7 +84,8 @@ def run_jobs(
     workers : int
         Processes; 0 for one a processor.
     timeout_s : float
-        For one job; its process is killed then, and another takes the next. [s]
+        Processor time for one job; its process is killed then, and another takes the next. `WALL_OVER_PROCESSOR`
+        times as much by the time of day. [s]
     memory_gib : float
         Address space of a process beyond what it starts with; a job that needs more fails. [GiB]
 
@@ -81,18 +101,20 @@ def run_jobs(
         for _ in range(count):
             place = next(left, None)
             if place is not None:
-                running.append(_given(_started(context, work, jobs, memory_gib), place))
+                running.append(_given(_started(context, work, jobs, memory_gib, timeout_s), place))
         while running:
-            soonest = min(worker.since + timeout_s for worker in running)
-            ready = wait([worker.pipe for worker in running], timeout=max(soonest - time.monotonic(), 0.0))
-            for worker in [one for one in running if one.pipe in ready or _late(one, timeout_s)]:
-                outcome, alive = _finished(worker, worker.pipe in ready, timeout_s)
+            soonest = min(timeout_s - worker.took_s for worker in running)
+            ready = wait([worker.pipe for worker in running], timeout=max(soonest, 0.05))
+            late = {id(one): _late(one, timeout_s) for one in running if one.pipe not in ready}
+            for worker in [one for one in running if one.pipe in ready or late[id(one)]]:
+                outcome, alive = _finished(worker, late.get(id(worker), ""), timeout_s)
                 yield outcome
                 running.remove(worker)
                 place = next(left, None)
                 if not alive or place is None or worker.done >= JOBS_A_PROCESS:
                     _stop(worker)
-                    worker = _started(context, work, jobs, memory_gib) if place is not None else None  # type: ignore[assignment]
+                    if place is not None:
+                        worker = _started(context, work, jobs, memory_gib, timeout_s)
                 if place is not None:
                     running.append(_given(worker, place))
     finally:
@@ -100,34 +122,55 @@ def run_jobs(
             _stop(worker)
 
 
-def _late(worker: _Worker, timeout_s: float) -> bool:
-    return time.monotonic() - worker.since > timeout_s
+def processor_s(process: int) -> float:
+    """Processor time of a process, of its children and of theirs, ended ones included; 0 where it is gone. [s]"""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except (OSError, IndexError):
+        return 0.0
+    own = sum(int(ticks) for ticks in fields[11:15]) / _TICKS
+    return own + sum(processor_s(int(child)) for child in children)
 
 
-def _started(context: Any, work: Callable[[Any], Any], jobs: Sequence[Any], memory_gib: float) -> _Worker:
+def _late(worker: _Worker, timeout_s: float) -> str:
+    if worker.took_s > timeout_s:
+        return "processor"
+    return "wall" if time.monotonic() - worker.since > WALL_OVER_PROCESSOR * timeout_s else ""
+
+
+def _started(
+    context: Any, work: Callable[[Any], Any], jobs: Sequence[Any], memory_gib: float, timeout_s: float
+) -> _Worker:
     here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, here, work, jobs, memory_gib), daemon=True)
+    process = context.Process(target=_serve, args=(there, here, work, jobs, memory_gib, timeout_s), daemon=True)
     process.start()
     there.close()
     return _Worker(process, here)
 
 
 def _given(worker: _Worker, place: int) -> _Worker:
-    worker.place, worker.since = place, time.monotonic()
+    worker.place, worker.since, worker.used_s = place, time.monotonic(), processor_s(worker.process.pid)
     with contextlib.suppress(OSError):  # it died already: its end of the pipe tells so when it is read
         worker.pipe.send(place)
     return worker
 
 
-def _finished(worker: _Worker, answered: bool, timeout_s: float) -> tuple[Outcome, bool]:
-    took = time.monotonic() - worker.since
-    if not answered:
-        return Outcome(worker.place, None, f"took more than {timeout_s:.0f} s", took), False
+def _finished(worker: _Worker, late: str, timeout_s: float) -> tuple[Outcome, bool]:
+    took = worker.took_s
+    if late:
+        told = f"took more than {timeout_s:g} s of processor time"
+        if late == "wall":
+            told = f"took more than {WALL_OVER_PROCESSOR * timeout_s:g} s, {took:.0f} s of them on a processor"
+        return Outcome(worker.place, None, told, took, late), False
     try:
         value, failure = worker.pipe.recv()
     except (EOFError, OSError):
         worker.process.join(1.0)
         code = worker.process.exitcode
+        if code == -signal.SIGXCPU:
+            told = f"took more than {timeout_s:g} s of processor time"
+            return Outcome(worker.place, None, told, took, "processor"), False
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         return Outcome(worker.place, None, f"the process ended with {how}", took), False
     worker.done += 1
@@ -137,11 +180,24 @@ def _finished(worker: _Worker, answered: bool, timeout_s: float) -> tuple[Outcom
 def _stop(worker: _Worker) -> None:
     worker.pipe.close()
     if worker.process.is_alive():
-        worker.process.kill()
+        for process in [*_below(worker.process.pid), worker.process.pid]:  # an assembler that hangs goes, too
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
     worker.process.join(5.0)
 
 
-def _serve(pipe: Connection, other: Connection, work: Callable[[Any], Any], jobs: Sequence[Any], gib: float) -> None:
+def _below(process: int) -> list[int]:
+    """Children of a process, and theirs."""
+    try:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return []
+    return [one for child in children for one in (*_below(int(child)), int(child))]
+
+
+def _serve(
+    pipe: Connection, other: Connection, work: Callable[[Any], Any], jobs: Sequence[Any], gib: float, timeout_s: float
+) -> None:
     """A process: takes places of jobs, gives what they come to."""
     other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one decides
@@ -155,6 +211,10 @@ def _serve(pipe: Connection, other: Connection, work: Callable[[Any], Any], jobs
             place = pipe.recv()
         except (EOFError, OSError):
             break
+        # Where the process that waits is killed, nobody else ends a job that never comes to an end.
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        most = int(own.ru_utime + own.ru_stime + 2.0 * timeout_s) + 5
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
         try:
             answer: tuple[Any, str] = (work(jobs[place]), "")
         except JoulecastError as error:
