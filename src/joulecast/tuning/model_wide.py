@@ -293,7 +293,7 @@ def operator_for(kind: str, told: Mapping[str, str]) -> tuple[str, dict[str, Any
         cached = size("past_len", 0) + size("query_len")
         # A cache grows token by token: kernels are tuned for the next power of two.
         return "attention_decode", {**heads, "cached": 1 << max(cached - 1, 0).bit_length()}, ""
-    if kind == "row_reduction" and plain_op(str(told.get("op"))) in _REDUCTIONS and size("inputs") == 1:
+    if kind == "row_reduction" and told.get("op") in _REDUCTIONS and size("inputs") == 1:
         return told["op"], {"rows": size("rows"), "columns": size("dim"), "dtype": dtype}, ""
     if kind == "conv2d":
         return _convolution(size, told, dtype)
