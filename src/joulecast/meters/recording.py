@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 Value = int | float | str | bool
 
 #: Names of the columns that tell at which core clock and power limit a row was recorded. [MHz, W]
-_STATES = {"core clock": ("nvml_gr_clock", "core_clock_mhz", "clock_mhz"), "power limit": ("power_limit_w",)}
+STATES = {"core clock": ("nvml_gr_clock", "core_clock_mhz", "clock_mhz"), "power limit": ("power_limit_w",)}
 
 #: Columns that hold what was measured or asked, not what can be chosen.
 _MEASURED = frozenset({
@@ -132,9 +132,9 @@ class Recording:
         InputError
             If they were not recorded.
         """
-        column = next((name for name in _STATES[kind] if name in self.names), None)
+        column = next((name for name in STATES[kind] if name in self.names), None)
         if column is None:
-            held = next((f": {self.constants[name]}" for name in _STATES[kind] if name in self.constants), "")
+            held = next((f": {self.constants[name]}" for name in STATES[kind] if name in self.constants), "")
             raise InputError(f"{self.name} was recorded at one {kind}{held}, or does not say at which")
         known = sorted({float(config[column]) for config in self.configs})
         for value in values:

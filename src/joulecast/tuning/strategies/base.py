@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,9 +10,10 @@ import numpy as np
 
 from joulecast.errors import InfeasibleError
 from joulecast.meters.reading import Reading
+from joulecast.meters.recording import STATES
 from joulecast.tuning.fastest import Search, Settings, run
 from joulecast.tuning.session import Session
-from joulecast.tuning.space import Code
+from joulecast.tuning.space import Code, Space
 from joulecast.tuning.statistics import Saving, Standing, blocks_needed, saving_of
 
 
@@ -90,12 +92,16 @@ class Strategy(Protocol):
 def time_all_that_matter(session: Session, wanted: Wanted, pool: list[Code]) -> Code:
     """Search `pool` for the fastest, and then for what is within the slack; gives the fastest.
 
+    Where the core clock or the power limit is a tunable, the search is at the highest alone: nothing is faster at a
+    lower one. From each that is within the slack there, they are then lowered for as long as it stays within.
+
     Raises
     ------
     InfeasibleError
         If nothing ran.
     """
     settings = wanted.latency
+    everything, pool = pool, _at_the_top(session.space, pool)
     guess = session.evaluator.prior([session.config(code) for code in pool])
     search = Search(pool, session.features(pool), session.rng, settings, None if guess is None else np.log(guess[0]))
     if wanted.baseline is not None:
@@ -108,6 +114,7 @@ def time_all_that_matter(session: Session, wanted: Wanted, pool: list[Code]) -> 
     _climb(session, pool, search, max(settings.evaluations // 2, 50))
     if wanted.objective == "energy":
         _widen(session, wanted, pool, search)
+        _lower(session, wanted, everything)
     ran = {code: time for code, time in session.times.items() if np.isfinite(time)}
     if not ran:
         why = ", ".join(f"{count} x {reason}" for reason, count in session.failed.most_common(3))
@@ -161,6 +168,54 @@ def _widen(session: Session, wanted: Wanted, pool: list[Code], search: Search) -
         left_to_spend -= len(batch)
         if hits == 0 and len(batch) >= 10:
             return
+
+
+def _states(space: Space) -> list[int]:
+    """Places of the tunables that are the device's and not the kernel's: core clock and power limit."""
+    names = {name for several in STATES.values() for name in several}
+    return [
+        place
+        for place, tunable in enumerate(space.tunables)
+        if tunable.name in names and tunable.ordered and len(tunable.values) > 1
+    ]
+
+
+def _at_the_top(space: Space, pool: list[Code]) -> list[Code]:
+    """Those of a pool at the highest clock and limit; the pool itself where there is no such tunable."""
+    for place in _states(space):
+        values = space.tunables[place].values
+        top = max(range(len(values)), key=lambda at: float(values[at]))
+        pool = [code for code in pool if code[place] == top] or pool
+    return pool
+
+
+def beside_in_state(space: Space, code: Code) -> list[Code]:
+    """The same kernel a step lower or higher in core clock or power limit, lower ones first."""
+    found = []
+    for step in (-1, 1):
+        for place in _states(space):
+            values = space.tunables[place].values
+            order = sorted(range(len(values)), key=lambda at: float(values[at]))
+            rank = order.index(code[place]) + step
+            if 0 <= rank < len(order):
+                found.append((*code[:place], order[rank], *code[place + 1 :]))
+    return found
+
+
+def _lower(session: Session, wanted: Wanted, pool: list[Code]) -> None:
+    """Lower clock and limit of each that is within the slack, a step at a time, until it is no longer."""
+    places = _states(session.space)
+    ran = {code: time for code, time in session.times.items() if np.isfinite(time)}
+    if not places or not ran:
+        return
+    known = set(pool)
+    limit = min(ran.values()) * (1.0 + wanted.slack)
+    due = deque(sorted((code for code, time in ran.items() if time <= limit), key=lambda code: ran[code]))
+    most = len(session.times) + wanted.latency.evaluations
+    while due and len(session.times) < most:
+        for below in beside_in_state(session.space, due.popleft())[: len(places)]:
+            if below in known and below not in session.times and session.time_s(below) <= limit:
+                due.append(below)
 
 
 def within_slack(session: Session, wanted: Wanted, fastest: Code) -> list[Code]:

@@ -11,7 +11,15 @@ from joulecast.tuning.models import PowerModel, described
 from joulecast.tuning.session import Session
 from joulecast.tuning.space import Code
 from joulecast.tuning.statistics import Standing
-from joulecast.tuning.strategies.base import Found, Wanted, one_pass, settled, time_all_that_matter, within_slack
+from joulecast.tuning.strategies.base import (
+    Found,
+    Wanted,
+    beside_in_state,
+    one_pass,
+    settled,
+    time_all_that_matter,
+    within_slack,
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,10 @@ class Race:
     def _explore(
         self, session: Session, wanted: Wanted, eligible: list[Code], baseline: Code, standing: Standing
     ) -> list[Code]:
-        """One pass over each configuration that may be the best, those that a model of power expects most of first."""
+        """One pass over each configuration that may be the best, those that a model of power expects most of first.
+
+        At the end the best one's own clock and limit are stepped up and down until no step uses less.
+        """
         times = np.array([session.times[code] for code in eligible])
         features = described(session.features(eligible), times)
         place = {code: at for at, code in enumerate(eligible)}
@@ -85,6 +96,14 @@ class Race:
                 break
             one_pass(session, [baseline, *(eligible[at] for at in hopeful)], standing)
             read += [eligible[at] for at in hopeful]
+        while self._spent(session, wanted) < 0.5:
+            levels, _ = standing.levels()
+            best = min(read, key=lambda code: levels[code])
+            beside = [code for code in beside_in_state(session.space, best) if code in place and code not in levels]
+            if not beside:
+                break
+            one_pass(session, [baseline, best, *beside], standing)
+            read += beside
         return read
 
     def _halve(self, session: Session, wanted: Wanted, read: list[Code], baseline: Code, standing: Standing) -> Code:
