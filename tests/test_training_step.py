@@ -262,3 +262,57 @@ def test_depthwise_gradients_have_no_form_for_channels_that_lie_together():
         )
         assert apart.cuda_flop[0] == together.cuda_flop[0]
         assert apart.useful_flop[0] == 2 * 32 * 28 * 28 * 256 * 49
+
+
+def test_a_batch_norm_of_few_channels_waits_for_loads_not_for_bytes():
+    def clocks(rows: int, dtype: str) -> float:
+        table = op_table("row_reduction", {"op": "batch_norm", "rows": rows, "dim": 600_064, "dtype": dtype})
+        work = family_of("row_reduction").work(table, load_gpu("a100"), Conditions(residency="stream"))
+        return float(work.latency_cycles[0])
+
+    # two passes over a channel, a block's 512 threads with a load each: as long for 16 channels as for all 108 SMs,
+    # which hold four such blocks each, and whatever the size of a number
+    assert clocks(16, "fp32") == clocks(432, "fp32") == clocks(64, "fp16") == 2 * 600_064 / 512 * 500
+    assert clocks(864, "fp32") == 2 * clocks(432, "fp32")
+
+
+def test_gradients_of_convolutions_run_in_fp32_where_a_gpu_has_no_fp16():
+    def seconds(precision: str) -> float:
+        options = {"micro_batch": 12, "image_size": 224, "precision": precision, "optimizer": "sgd", "autotuned": True}
+        step = jc.train("vgg16", "gtx-1080-ti", ignore_memory=True, **options)
+        return step.parts_s["backward"]
+
+    # Pascal of this kind multiplies fp16 in fp32's kernels: half the bytes, no fewer instructions
+    assert 0.8 * seconds("fp32") < seconds("fp16") <= seconds("fp32")
+
+
+def test_the_direct_kernel_of_old_libraries_costs_by_pixel_filter_and_tap():
+    gpu = load_gpu("rtx-2080-ti")
+    shape = {"batch_size": 12, "in_channels": 256, "out_channels": 256, "groups": 32, "height": 56, "width": 56,
+             "kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": "fp16"}  # fmt: skip
+
+    def work(**changed):
+        table = op_table("conv2d_weight_gradient", {**shape, **changed})
+        return family_of("conv2d_weight_gradient").work(table, gpu, Conditions())
+
+    new, old = work(), work(direct_groups=1)
+    assert new.tensor_flop[0] > 0
+    assert new.cuda_flop[0] == 0
+    assert old.tensor_flop[0] == 0
+    assert old.cuda_flop[0] == 2 * 320 * 12 * 56 * 56 * 256 * 9
+    assert old.useful_flop[0] == new.useful_flop[0]
+    # one group, and a filter a channel, never took it; nor do maps whose channels lie together
+    for changed in ({"groups": 1}, {"groups": 256}, {"channels_last": 1}):
+        plain, asked = work(**changed), work(**changed, direct_groups=1)
+        assert (asked.cuda_flop == plain.cuda_flop).all()
+        assert (asked.tensor_flop == plain.tensor_flop).all()
+
+
+def test_old_libraries_are_asked_for_by_the_recipe():
+    options = {"micro_batch": 12, "image_size": 224, "precision": "fp16", "optimizer": "sgd", "ignore_memory": True}
+    for model, slower in (("resnext50", 1.3), ("resnet50", 1.0)):
+        new, old = (jc.train(model, "titan-rtx", direct_groups=one, launch_mode="cuda_graph", **options)
+                    for one in (False, True))  # fmt: skip
+        assert old.parts_s["forward"] == pytest.approx(new.parts_s["forward"], rel=0.02)
+        ratio = old.parts_s["backward"] / new.parts_s["backward"]
+        assert ratio > slower if slower > 1 else ratio == pytest.approx(1.0)

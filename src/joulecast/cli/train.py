@@ -69,6 +69,10 @@ def train(
     fused_norms: Annotated[
         bool, typer.Option("--fused-norms", help="Batch norm and activation are one kernel.", rich_help_panel=_RECIPE)
     ] = False,
+    direct_groups: Annotated[
+        bool,
+        typer.Option("--direct-groups", help="Grouped convolutions as by cuDNN up to 8.0.", rich_help_panel=_RECIPE),
+    ] = False,
     lora_rank: Annotated[str | None, _option("--lora-rank", "N", "Rank of what LoRA adds [16].", _RECIPE)] = None,
     weight_dtype: Annotated[
         str | None, _option("--weight-dtype", "NAME", "Format of frozen weights, such as int4.", _RECIPE)
@@ -152,6 +156,7 @@ def train(
         "channels_last": channels_last or None,
         "autotuned": autotuned or None,
         "fused_norms": fused_norms or None,
+        "direct_groups": direct_groups or None,
         "checkpointing": options.word(checkpointing),
         "checkpointed_layers": whole("--checkpointed-layers", checkpointed_layers),
         "trainable": options.word(trainable),

@@ -35,6 +35,10 @@ _SOFTMAX, _BATCH_NORM = REDUCTIONS.index("softmax"), REDUCTIONS.index("batch_nor
 WARP_ROW = 1024.0
 WARP = 32.0
 
+#: Threads of a block that reduces a channel of a batch, each with one load under way, and core cycles until a load is
+#: back from DRAM that all SMs ask (400 to 800 where it was measured, all generations).
+_CHANNEL_THREADS, _LOAD_CYCLES = 512.0, 500.0
+
 
 def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
     """Work of row reductions.
@@ -93,6 +97,9 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
     reduction_steps = np.where(
         in_thread, 0.0, rows * 10.0 * lanes
     )  # shuffles of the lanes, and the exchange between warps
+    # each block walks through its channel load by load: few channels keep few loads under way
+    turns_of_blocks = np.maximum(rows * _CHANNEL_THREADS / (gpu.sm_count * gpu.warps_per_sm * WARP), 1.0)
+    walk = np.ceil(dim * inputs * passes / _CHANNEL_THREADS) * _LOAD_CYCLES * turns_of_blocks
     groups, group = group_labels(
         op * len(DTYPES) + code, [f"{name}/{dtype.name}" for name in REDUCTIONS for dtype in DTYPES]
     )
@@ -110,6 +117,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
         fill=blocks / (waves * gpu.sm_count),
         blocks=blocks,
         waves=waves,
+        latency_cycles=np.where(op == _BATCH_NORM, walk, 0.0),
         useful_flop=rows * dim * np.maximum(_INSTRUCTIONS[op] / 2.0, 1.0),
         math=FP32,
         features={

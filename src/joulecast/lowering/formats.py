@@ -32,7 +32,7 @@ FALLBACKS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _ATTENTION_FALLBACKS = dict.fromkeys(("fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4"), "bf16")
 
 #: Kinds whose formats are arithmetic; elsewhere a format is only a size in memory, which every GPU has.
-_MATRIX = ("gemm", "batched_gemm", "conv2d", "moe", "mla_bmm")
+_MATRIX = ("gemm", "batched_gemm", "conv2d", "conv2d_data_gradient", "conv2d_weight_gradient", "moe", "mla_bmm")
 
 
 #: Formats whose weights are widened to the activations' before they are multiplied.

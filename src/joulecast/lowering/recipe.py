@@ -135,6 +135,9 @@ class Recipe:
     fused_norms : bool
         Whether a batch norm, what is added and the activation behind it are one kernel, as in compiled graphs and
         cuDNN's own.
+    direct_groups : bool
+        Whether filters of grouped convolutions get their gradients from cuDNN's direct kernel, as up to its version
+        8.0 (PyTorch 1.7): by far slower than what came after.
 
     Raises
     ------
@@ -163,6 +166,7 @@ class Recipe:
     channels_last: bool = False
     autotuned: bool = False
     fused_norms: bool = False
+    direct_groups: bool = False
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -174,7 +178,8 @@ class Recipe:
         ):
             if not isinstance(value, str) or value not in known:
                 raise UnknownNameError(what, value, known)
-        for name in ("master_weights", "clip_gradients", "dropout", "channels_last", "autotuned", "fused_norms"):
+        for name in ("master_weights", "clip_gradients", "dropout", "channels_last", "autotuned", "fused_norms",
+                     "direct_groups"):  # fmt: skip
             given = getattr(self, name)
             if not isinstance(given, bool | np.bool_) and not (name == "dropout" and given is None):
                 raise InputError(f"{name} must be True or False, got {shortened(repr(given), 40)}")

@@ -72,6 +72,7 @@ def torchvision(folder: Path) -> Iterator[TrainingRun]:
             "optimizer": "sgd",
             "update": "per_tensor",
             "autotuned": True,
+            "direct_groups": True,
         }
         yield TrainingRun(
             known[0], gpu, options, float(row["step_time_median_ms"]) / 1e3, None, known[1],

@@ -139,6 +139,7 @@ _CONVOLUTION = (
     _size("groups", "independent groups of channels", 1),
     Column("channels_last", "size", 0, "1 where the channels of a pixel lie together", 0, 1),
     Column("autotuned", "size", 0, "1 where the library first tried its kernels out", 0, 1),
+    Column("direct_groups", "size", 0, "1 where old libraries' direct kernel makes filters' gradients", 0, 1),
     _dtype("dtype", "format of the operands"),
 )
 

@@ -274,13 +274,17 @@ def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
             raise InputError(f"a sequence of {length} tokens does not divide by cp={layout.cp}")
 
 
+#: What of a recipe says how convolutions run.
+_CONVOLUTIONS = ("channels_last", "autotuned", "direct_groups")
+
+
 def _laid_out(forward: Workload, recipe: Recipe) -> Workload:
     """Convolutions as the recipe lays feature maps out and chooses kernels."""
     table = forward.tables.get("conv2d")
-    if table is None or not (recipe.channels_last or recipe.autotuned):
+    if table is None or not any(getattr(recipe, name) for name in _CONVOLUTIONS):
         return forward
     columns = dict(table.columns)
-    for name in ("channels_last", "autotuned"):
+    for name in _CONVOLUTIONS:
         if getattr(recipe, name):
             columns[name] = np.ones(len(table))
     return replace(forward, tables=MappingProxyType({**forward.tables, "conv2d": OpTable("conv2d", columns)}))
