@@ -388,3 +388,12 @@ def test_a_row_does_not_depend_on_its_neighbours():
         assert alone.tensor_flop[0] == together.tensor_flop[row]
         assert alone.groups[alone.group[0]] == together.groups[together.group[row]]
         assert np.array_equal(alone.features[0], together.features[row])
+
+
+def test_tiles_of_few_rows_run_on_amperes_instructions():
+    shape = {"batch_size": 8, "query_len": 8192, **LLAMA_8B}
+    triton = Conditions("vllm", "loop", "vllm_triton_attn")
+    for gpu, share in (("a100", 1.0), ("h100", 0.629), ("b200", 2048 / 8192)):  # their rate over the SM's own
+        both = (Conditions("vllm"), triton)
+        own, small = (work_of("context_attention", gpu, conditions=one, **shape) for one in both)
+        assert small.tensor_flop_per_clk[0] / own.tensor_flop_per_clk[0] == pytest.approx(share, rel=1e-3)

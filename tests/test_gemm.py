@@ -190,3 +190,18 @@ def test_work_is_fast_enough_for_a_sweep():
         best = min(best, time.perf_counter() - start)
     # 0.7 us a row alone on a core; a busy machine may take several times that
     assert best / 16384 < 5e-6
+
+
+def test_scales_of_blocks_are_applied_by_cuda_cores_up_to_hopper_and_by_tensor_cores_of_blackwells_servers():
+    hopper, blackwell = load_gpu("H100-SXM-80GB"), load_gpu("B200-SXM-180GB")
+    sizes = {name: np.array([8192.0]) for name in ("m", "n", "k")}
+
+    def rate(dtype, gpu):
+        found = gemm_work(op_table("gemm", {**sizes, "dtype": dtype}), gpu, Conditions(engine="trtllm"))
+        return float(found.tensor_flop_per_clk[0]), float(found.l2_bytes[0] - found.serial_l2_bytes[0])
+
+    # 128 multiply-adds of one result take 256 / 8192 clocks of an SM, the one that scales them 2 / 256
+    slower = 1.0 + (2.0 / 256.0) / (256.0 / 8192.0)
+    assert rate("fp8", hopper)[0] / rate("fp8_block", hopper)[0] == pytest.approx(slower, rel=1e-3)
+    assert rate("fp8_block", hopper)[1] > 1.1 * rate("fp8", hopper)[1]  # smaller tiles are loaded more often
+    assert rate("fp8_block", blackwell) == rate("fp8", blackwell)

@@ -15,7 +15,7 @@ GENERATIONS = {
     "volta": 2.0,
     "turing": 2.6,
     "ampere": 3.5,
-    "ada": 4.2,
+    "ada": 3.8,  # runs kernels that are built for Ampere
     "hopper": 5.0,
     "blackwell": 6.0,
     "rdna2": 11.0,
@@ -27,7 +27,7 @@ GENERATIONS = {
 
 #: Where parts of an architecture stand that have its name but not its kernels, by compute capability: graphics cards of
 #: Blackwell's time have no tensor memory and run the instructions of Ada.
-_GENERATION_OF = {"12.0": 4.8, "12.1": 4.8}
+_GENERATION_OF = {"12.0": 4.4, "12.1": 4.4}
 
 #: Formats whose kernels are nearly the same, and those that only have a step in common.
 _LIKE_FORMATS = ({"fp16", "bf16"}, {"int8", "w8a8"}, {"nvfp4", "mxfp4"})

@@ -21,6 +21,9 @@ KEY_WEIGHT = 0.7
 #: IPDPS 2024: 62.9 % of peak on average.)
 MMA_SHARE = 0.629
 
+#: Rate of the same instructions on an SM of Blackwell's servers, that of an Ampere's SM. [FLOP/clk]
+AMPERES_RATE_SM = 2048.0
+
 #: Share of peak that long kernels reach, to set the time of a block against what a row of blocks costs beside them.
 TYPICAL_SHARE = 0.45
 
@@ -114,11 +117,13 @@ def prefill(
     traffic = prefill_traffic(shape, grid, gpu, conditions, formats, prepares, beside_bytes)
     head_dim, value_dim = shape.head_dim, shape.value_dim
     tensor_rate, cuda_rate, on_cuda = flash.rates(gpu, formats.math)
-    if conditions.engine == "pytorch" and flash.major(gpu) == 9:
+    small = conditions.kernel_source == "vllm_triton_attn"  # tiles of fewer rows than later instructions take
+    if flash.major(gpu) == 9 and (small or conditions.engine == "pytorch"):
         tensor_rate = tensor_rate * MMA_SHARE
-    if conditions.engine == "trtllm" and flash.major(gpu) == 10:
+    if flash.major(gpu) == 10 and (small or conditions.engine == "trtllm"):
         # widths that the asynchronous copies can't take run on kernels with Ampere's instructions
-        tensor_rate = np.where(head_dim % 16 == 0, tensor_rate, np.minimum(tensor_rate, 2048.0 * gpu.sm_count))
+        own = (head_dim % 16 == 0) & (not small)
+        tensor_rate = np.where(own, tensor_rate, np.minimum(tensor_rate, AMPERES_RATE_SM * gpu.sm_count))
     # accumulators of more than 256 values a row do not fit: each half of them computes the scores anew
     width = _padded(gpu, conditions.engine, head_dim) * np.ceil(value_dim / 256)
     width = width + _padded(gpu, conditions.engine, value_dim)

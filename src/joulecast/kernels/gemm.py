@@ -37,6 +37,11 @@ DEQUANTISE = {"w8a16": 2.0, "w4a16": 3.0, "w4a16_mxfp4": 3.0}
 #: Formats whose kernels give each tile to one block, however long k is.
 UNSPLIT = ("fp8_block", "nvfp4", "mxfp4", "w4a8_mxfp4")
 
+#: Format whose partial sums are scaled by blocks of so many elements of k: CUDA cores do it, one multiply-add a result
+#: and block, while tensor cores wait for their accumulators; tensor cores of Blackwell's servers scale by themselves.
+PROMOTED, _PROMOTED_DEPTH = "fp8_block", 128.0
+SCALES_BLOCKS = ("10.0", "10.3")
+
 _SPLIT_LAUNCHES = 0.5  # a split product ends in a reduction, which costs part of another launch
 _VECTOR_ROWS_PER_BLOCK = 8.0  # results of one block of a matrix-vector product: a warp each
 
@@ -110,10 +115,13 @@ def gemm_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
         formats.weight_bytes[code], formats.activation_bytes[code], formats.output_bytes[code])  # fmt: skip
     on_tensor = tensor_rate > 0
     vector = np.minimum(m, n) == 1
+    promoted = (code == dtype_code(PROMOTED)) & on_tensor & (gpu.compute_capability not in SCALES_BLOCKS)
+    waits = np.where(promoted, 1.0 / (_PROMOTED_DEPTH * formats.widen_rate), 0.0)  # clk/FLOP
+    tensor_rate = tensor_rate / (1.0 + tensor_rate * waits)
     rate = np.where(on_tensor, tensor_rate, np.maximum(cuda_rate, 1.0))
     tile_k = np.where(on_tensor, 128.0 / np.maximum(x_bytes, 1.0), 16.0)
     tiling = tiling_of(table.kind, gpu, on_tensor, m, n, k, batch, tile_k, rate / gpu.sm_count,
-                       x_bytes, weight_bytes, formats.most_splits[code])  # fmt: skip
+                       x_bytes, weight_bytes, formats.most_splits[code], promoted)  # fmt: skip
 
     depth = np.ceil(k / (tiling.splits * tile_k)) * tile_k
     blocks = np.where(vector, np.ceil(m * n / _VECTOR_ROWS_PER_BLOCK) * batch, tiling.blocks)

@@ -16,6 +16,10 @@ Floats = npt.NDArray[np.float64]
 TENSOR_TILES = (
     (256, 128), (128, 256), (192, 128), (128, 192), (128, 128), (64, 128), (128, 64), (64, 64), (32, 64), (16, 64),
 )  # fmt: skip
+
+#: Tiles of products whose partial sums CUDA cores add up with the scales of their blocks: accumulators that are kept
+#: twice, in tensor cores' layout and as sums, leave no registers for larger ones. Tensor memory (Blackwell) does.
+PROMOTED_TILES = tuple(tile for tile in TENSOR_TILES if tile[0] <= 128 and tile[1] <= 128)
 CUDA_TILES = ((128, 128), (64, 128), (128, 64), (64, 64), (32, 128), (128, 32), (32, 32))
 
 #: Tiles of architectures whose libraries have fewer.
@@ -143,7 +147,7 @@ class _Price:
 
 def tiling_of(
     kind: str, gpu: Gpu, on_tensor: Any, m: Floats, n: Floats, k: Floats, batch: Floats, tile_k: Floats,
-    rate_sm: Floats, x_bytes: Floats, weight_bytes: Floats, most_splits: Floats,
+    rate_sm: Floats, x_bytes: Floats, weight_bytes: Floats, most_splits: Floats, promoted: Any = False,
 ) -> Tiling:  # fmt: skip
     """The tiling of each row on `gpu`: `choose_tiling` among the tiles that its libraries have for the row's units.
 
@@ -156,12 +160,16 @@ def tiling_of(
         Rows whose arithmetic runs on tensor cores.
     m, n, k, batch, tile_k, rate_sm, x_bytes, weight_bytes, most_splits : ndarray, shape (n,)
         As `choose_tiling` takes them.
+    promoted : ndarray of bool, shape (n,)
+        Rows whose partial sums CUDA cores add up (`PROMOTED_TILES`).
     """
     by_architecture = PLAIN_CUDA_TILES if kind == "gemm" else BATCHED_CUDA_TILES
     cuda_tiles = by_architecture.get(gpu.architecture, CUDA_TILES)
     arrays = (m, n, k, batch, tile_k, rate_sm, x_bytes, weight_bytes, most_splits)
     whole: Tiling | None = None
-    for tiles, rows in ((TENSOR_TILES, on_tensor), (cuda_tiles, ~on_tensor)):
+    promoted = np.broadcast_to(promoted, m.shape)
+    choices = ((TENSOR_TILES, on_tensor & ~promoted), (PROMOTED_TILES, on_tensor & promoted), (cuda_tiles, ~on_tensor))
+    for tiles, rows in choices:
         if not rows.any():
             continue
         every = bool(rows.all())
