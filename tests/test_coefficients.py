@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.coefficients import likeness, store, transfer
+from joulecast.coefficients.energies import default_power
 from joulecast.coefficients.schema import (
     PROVENANCES,
     TIME_PARAMETERS,
@@ -349,7 +350,7 @@ def test_nothing_known_of_a_family_leaves_the_defaults(calibrated):
     assert transfer.time_coefficients(A100, "copy", "vllm", "") == TimeCoefficients()
     calibrated()
     assert transfer.time_coefficients(A100, "gemm", "vllm", "bf16") == TimeCoefficients()
-    assert transfer.power_coefficients(A100) == transfer.default_power(A100)
+    assert transfer.power_coefficients(A100) == default_power(A100)
     assert transfer.host_coefficients(A100) == HostCoefficients()
 
 
@@ -364,7 +365,7 @@ def test_an_excluded_gpu_gives_nothing(calibrated):
     assert transfer.power_coefficients(A100, exclude=out).source == "rescaled from V100-SXM-32GB"
     both = (*out, "V100-SXM-32GB")
     assert transfer.time_coefficients(A100, "gemm", "vllm", "bf16", exclude=both) == TimeCoefficients()
-    assert transfer.power_coefficients(A100, exclude=both) == transfer.default_power(A100)
+    assert transfer.power_coefficients(A100, exclude=both) == default_power(A100)
 
 
 def test_a_what_if_gpu_keeps_the_coefficients_of_what_it_was_made_from(calibrated):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w, number
+from joulecast.coefficients.energies import default_power
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients
-from joulecast.coefficients.transfer import default_power
 from joulecast.errors import InputError
 from joulecast.gpus import gpu_names, load_gpu
 from joulecast.kernels.work import Conditions

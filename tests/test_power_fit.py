@@ -17,7 +17,7 @@ from joulecast.calibration.power_learning import (
 )
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients import store
-from joulecast.coefficients.transfer import default_power
+from joulecast.coefficients.energies import default_power
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.physics.power import OPERAND_ENERGY, core_scale

@@ -14,7 +14,7 @@ from joulecast.bounds.energies import energy_bounds_pj
 from joulecast.calibration.correction_fit import CorrectionBatch, fit_correction
 from joulecast.calibration.kernels import pools, predicted_s
 from joulecast.calibration.time_fit import fit_time
-from joulecast.coefficients import likeness, store, transfer
+from joulecast.coefficients import energies, likeness, store, transfer
 from joulecast.coefficients.likeness import correction_share, influence, unlikeness
 from joulecast.coefficients.schema import TIME_PARAMETERS, GpuCoefficients, TimeCoefficients
 from joulecast.coefficients.voltage import rate_energy
@@ -287,7 +287,7 @@ def powered(monkeypatch):
 
 
 def _energies(gpu, factor=1.0, rows=10_000):
-    start = transfer.default_power(gpu)
+    start = energies.default_power(gpu)
     tensor = {name: pj * factor for name, pj in start.tensor_pj.items() if name in gpu.tensor_tflops}
     return replace(start, tensor_pj=tensor, provenance="fitted", rows=rows)
 
@@ -297,11 +297,11 @@ def test_sms_of_one_more_of_the_same_chip_take_as_much_each(powered):
     more = load_gpu("GB200-186GB")
     found = transfer.power_coefficients(more)
     higher = rate_energy(
-        more, B200, transfer.default_power(B200)
+        more, B200, energies.default_power(B200)
     )  # 2010 of 2062 MHz take more voltage than 1855 of 1965
     assert 1.0 < higher < 1.1
     assert found.active_w == pytest.approx(296.0 * higher * (152 * 2010) / (148 * 1855))
-    assert found.tensor_pj["bf16"] == pytest.approx(transfer.default_power(B200).tensor_pj["bf16"] * higher)
+    assert found.tensor_pj["bf16"] == pytest.approx(energies.default_power(B200).tensor_pj["bf16"] * higher)
 
 
 def test_a_what_if_of_sms_and_clock_takes_power_as_a_gpu_that_has_them(powered):
@@ -316,7 +316,7 @@ def test_a_few_passes_say_less_of_energies_than_many_kernels(powered):
     few = transfer.power_coefficients(L40S).tensor_pj["bf16"]
     powered(H200_SXM_141GB=_energies(H200, 0.9), A10=_energies(load_gpu("A10"), 2.0, rows=5000))
     many = transfer.power_coefficients(L40S).tensor_pj["bf16"]
-    plain = transfer.default_power(L40S).tensor_pj["bf16"]
+    plain = energies.default_power(L40S).tensor_pj["bf16"]
     assert 0.9 * plain < few < many < 2.0 * plain
 
 
@@ -356,7 +356,7 @@ def test_launches_of_products_go_with_the_clock_and_those_of_decoding_do_not(cal
 
 def test_arithmetic_that_no_relative_has_takes_energy_too(powered):
     powered(H200_SXM_141GB=_energies(H200, 0.5))
-    found, plain = transfer.power_coefficients(B200).tensor_pj, transfer.default_power(B200).tensor_pj
+    found, plain = transfer.power_coefficients(B200).tensor_pj, energies.default_power(B200).tensor_pj
     assert "fp4" not in _energies(H200).tensor_pj
     assert found["fp4"] == pytest.approx(plain["fp4"] * found["bf16"] / plain["bf16"], rel=0.01)
 
@@ -364,7 +364,7 @@ def test_arithmetic_that_no_relative_has_takes_energy_too(powered):
 def test_energies_go_with_the_voltage_that_rates_are_stated_at(powered):
     card = load_gpu("RTX-4000-ADA")  # rates at 2175 of 3105 MHz: at the knee of the curve, where the voltage is lowest
     powered(L40S=_energies(L40S))  # rates at its highest clock, on the same process
-    found, plain = transfer.power_coefficients(card), transfer.default_power(L40S)
+    found, plain = transfer.power_coefficients(card), energies.default_power(L40S)
     assert found.tensor_pj["bf16"] == pytest.approx(plain.tensor_pj["bf16"] * 0.75**2, rel=1e-3)
     assert found.dram_pj == pytest.approx(plain.dram_pj)
 

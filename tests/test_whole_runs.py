@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from joulecast.calibration.mechanisms import ALL, NAMES, Mechanisms
 from joulecast.calibration.passes import PassTable, predicted_time_s, read_generations, tabulate
 from joulecast.cli import main
+from joulecast.coefficients.energies import default_power
 from joulecast.coefficients.schema import HostCoefficients
-from joulecast.coefficients.transfer import default_power, power_coefficients
+from joulecast.coefficients.transfer import power_coefficients
 from joulecast.coefficients.voltage import voltage_ratio
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu

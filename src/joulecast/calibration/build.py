@@ -1,4 +1,4 @@
-"""Rebuilds coefficient files from measured tables: kernels, corrections, power, whole passes, widths of intervals."""
+"""Rebuilds coefficient files from tables: kernels, corrections, power, networks, passes, served models, intervals."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from joulecast.calibration.pass_fit import PASSES, fit_all_passes
 from joulecast.calibration.power_fit import fit_kernel_power
 from joulecast.calibration.power_intervals import with_passes, with_power
 from joulecast.calibration.power_learning import learn_power
+from joulecast.calibration.served import fit_all_served
 from joulecast.calibration.tables import read_kernel_tables
 from joulecast.coefficients import places, store, transfer
 from joulecast.coefficients.corrections import load_correction, write_correction
@@ -26,7 +27,7 @@ from joulecast.coefficients.users import using
 from joulecast.kernels.registry import families
 
 #: Stages in the order in which they build on each other.
-STAGES = ("kernels", "corrections", "power", "networks", "passes", "intervals")
+STAGES = ("kernels", "corrections", "power", "networks", "passes", "served", "intervals")
 
 
 def build(
@@ -87,6 +88,10 @@ def _build(folder: Path, out: Path, stages: tuple[str, ...], tell: Callable[[str
         for gpu, (time, power, host) in fit_all_passes(folder, tell=tell).items():
             kept = _read(out, gpu)
             _write(out, replace(kept, time={**kept.time, **time}, power=power, host=host))
+    if "served" in stages:
+        factors = fit_all_served(folder, tell=tell)
+        for gpu in {*places.gpus_in(out), *factors}:
+            _write(out, replace(_read(out, gpu), model_energy=factors.get(gpu)))
     if "intervals" in stages:
         _fit_intervals(folder, out, tell)
     for gpu in places.gpus_in(out):

@@ -21,8 +21,9 @@ from joulecast.calibration.passes import (
     read_passes,
     tabulate,
 )
+from joulecast.coefficients.energies import default_power
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients, TimeCoefficients
-from joulecast.coefficients.transfer import default_power, time_coefficients
+from joulecast.coefficients.transfer import time_coefficients
 from joulecast.gpus import Gpu, load_gpu
 
 Floats = npt.NDArray[np.float64]

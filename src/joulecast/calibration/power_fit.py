@@ -13,8 +13,8 @@ from joulecast.bounds.energies import ACTIVE_SHARE, energy_bounds_pj
 from joulecast.calibration.kernels import shape_fold
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients.corrections import CorrectionModel
+from joulecast.coefficients.energies import default_power, static_parts_w
 from joulecast.coefficients.schema import PowerCoefficients
-from joulecast.coefficients.transfer import default_power, static_parts_w
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import MATHS
 from joulecast.physics.power import core_scale, operand_energy

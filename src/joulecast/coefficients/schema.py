@@ -131,6 +131,9 @@ class PowerCoefficients:
     learned_share : float
         How much of the learned correction of power belongs to these energies: 1 for those of single kernels, which it
         was trained on, 0 for those of whole passes.
+    model_factor : float
+        What the work of whole models takes over that of benchmarked kernels (`ModelEnergy`); no part of a file's table
+        of energies, but found for the GPU that is asked for. Dimensionless.
     family_spread90 : mapping of str to float
         As `spread90`, by ``family/engine``, with the learned correction.
     """
@@ -154,6 +157,7 @@ class PowerCoefficients:
     spread90: float = 0.5
     limit_share: float = 1.0
     learned_share: float = 0.0
+    model_factor: float = 1.0
     family_spread90: Mapping[str, float] = field(default_factory=dict)
 
     def spread90_of(self, family: str, engine: str) -> float:
@@ -241,6 +245,34 @@ class Calibration:
 
 
 @dataclass(frozen=True)
+class ModelEnergy:
+    """What running whole models takes beside what benchmarks of their kernels say.
+
+    Benchmarks run one kernel again and again, on operands that stay in the L2 cache, that nobody wrote or that are all
+    alike, and their meter holds much of what ran before; models read weights from DRAM and work on data of their own.
+
+    Attributes
+    ----------
+    factor : float
+        On all energy beyond what a clocked GPU draws with nothing running. Dimensionless.
+    provenance, source : str
+    rows : int
+        Measured runs in the fit.
+    error : float
+        Mean absolute relative error of the power of runs whose model was left out, at measured times.
+    before : float
+        Mean absolute relative error with a factor of 1.
+    """
+
+    factor: float
+    provenance: str = "fitted"
+    source: str = ""
+    rows: int = 0
+    error: float = 0.0
+    before: float = 0.0
+
+
+@dataclass(frozen=True)
 class GpuCoefficients:
     """All fitted numbers of one GPU.
 
@@ -255,6 +287,8 @@ class GpuCoefficients:
         The host that this GPU's runs were measured on.
     calibration : Calibration or None
         Where the file comes from.
+    model_energy : ModelEnergy or None
+        None where no whole models were measured beside the kernels that energies were fitted on.
     """
 
     gpu: str
@@ -262,6 +296,7 @@ class GpuCoefficients:
     power: PowerCoefficients | None = None
     host: HostCoefficients | None = None
     calibration: Calibration | None = None
+    model_energy: ModelEnergy | None = None
 
     @cached_property
     def by_family(self) -> Mapping[str, tuple[tuple[str, str, str, TimeCoefficients], ...]]:

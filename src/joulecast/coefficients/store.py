@@ -19,12 +19,13 @@ from joulecast.coefficients.schema import (
     Calibration,
     GpuCoefficients,
     HostCoefficients,
+    ModelEnergy,
     PowerCoefficients,
     TimeCoefficients,
 )
 from joulecast.errors import InputError, UnknownNameError, shortened
 
-Record = TypeVar("Record", TimeCoefficients, PowerCoefficients, HostCoefficients, Calibration)
+Record = TypeVar("Record", TimeCoefficients, PowerCoefficients, HostCoefficients, Calibration, ModelEnergy)
 
 #: Letters of which TOML keys need no quotes.
 _BARE = string.ascii_letters + string.digits + "_-"
@@ -79,6 +80,7 @@ def overlaid(base: GpuCoefficients, above: GpuCoefficients) -> GpuCoefficients:
         above.power or base.power,
         above.host or base.host,
         above.calibration or base.calibration,
+        above.model_energy or (None if above.power else base.model_energy),  # it goes with the energies
     )
 
 
@@ -114,12 +116,15 @@ def parse(text: str, name: str) -> GpuCoefficients:
         if key.count("/") < 2:
             raise InputError(f"{name}: time: {shortened(key)!r} must be named family/engine/group")
         time[key] = _fields(TimeCoefficients, values, f"{name}: time: {key}")
+    if "model_factor" in _mapping(data.get("power", {}), f"{name}: power"):
+        raise InputError(f"{name}: what whole models take belongs in a table [model_energy] as factor, not in [power]")
     return GpuCoefficients(
         gpu,
         MappingProxyType(time),
         _fields(PowerCoefficients, data["power"], f"{name}: power") if "power" in data else None,
         _fields(HostCoefficients, data["host"], f"{name}: host") if "host" in data else None,
         _fields(Calibration, data["calibration"], f"{name}: calibration") if "calibration" in data else None,
+        _fields(ModelEnergy, data["model_energy"], f"{name}: model_energy") if "model_energy" in data else None,
     )
 
 
@@ -134,11 +139,14 @@ def dump(coefficients: GpuCoefficients) -> str:
         lines += ["", "[host]", *toml_pairs(asdict(coefficients.host))]
     if coefficients.power is not None:
         values = asdict(coefficients.power)
+        del values["model_factor"]
         tables = {key: values.pop(key) for key in ("tensor_pj", "cuda_pj", "family_spread90")}
         lines += ["", "[power]", *toml_pairs(values)]
         for key, table in tables.items():
             if table or key != "family_spread90":
                 lines += ["", f"[power.{key}]", *toml_pairs(table)]
+    if coefficients.model_energy is not None:
+        lines += ["", "[model_energy]", *toml_pairs(asdict(coefficients.model_energy))]
     for key in sorted(coefficients.time):
         values = asdict(coefficients.time[key])
         if not values["message_factors"]:
@@ -165,6 +173,7 @@ _LOWEST = {
     **dict.fromkeys((f"{part}_efficiency" for part in ("tensor", "cuda", "sfu", "shared", "l2", "dram", "link")), 1e-6),
     "sharpness": 1.0,
     "scale": 1e-6,
+    "factor": 0.1,
 }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.bounds.energies import energy_bounds_pj
 from joulecast.coefficients import corrections, store
+from joulecast.coefficients.energies import as_changed, default_power, log_mean, mean_by_math, rescaled, static_parts_w
 from joulecast.coefficients.intervals import UNLIKE_KNOTS, load_intervals
 from joulecast.coefficients.likeness import (
     correction_share,
@@ -29,7 +29,6 @@ from joulecast.coefficients.schema import (
     TimeCoefficients,
 )
 from joulecast.coefficients.versions import stood_in
-from joulecast.coefficients.voltage import rate_energy
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.gpus.state import rated
@@ -218,15 +217,6 @@ def interpolated(x: float, knots: tuple[float, ...], values: tuple[float, ...]) 
     return float(np.interp(x, knots, values))
 
 
-#: Energy of DRAM and its interface by memory type, relative to HBM2e: HBM needs less a bit than GDDR.
-#: (Figures by makers and O'Connor et al., MICRO 2017: HBM2 and HBM2e about 3.9, GDDR6 7 to 8, GDDR5 14 pJ/bit. With
-#: GDDR6 at twice HBM2e, whole passes on boards with one are predicted best from those with the other.)
-_DRAM_ENERGY = {"HBM2": 1.15, "HBM2E": 1.0, "HBM3": 0.85, "HBM3E": 0.8, "GDDR5": 3.2, "GDDR5X": 2.8,
-                "GDDR6": 2.0, "GDDR6X": 2.0, "GDDR7": 1.6, "LPDDR5X": 0.8}  # fmt: skip
-
-#: Node that a process takes energy like, where its name says more: the 4 nm ones are refinements of 5 nm ones.
-_ENERGY_NM = {4.0: 4.5}
-
 #: Rows of a fit of energies that halve its weight: some passes of models leave open what takes their power.
 _ROWS_OF_HALF_TRUST = 100.0
 
@@ -252,15 +242,17 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
     Returns
     -------
     PowerCoefficients
-        ``learned_share``, voltages and errors are those of the nearest relative.
+        ``learned_share``, voltages and errors are those of the nearest relative; ``model_factor`` as `_model_factor`.
     """
     donors = [(far, other, c.power) for far, other, c in relatives(gpu, exclude) if c.power is not None]
     if not donors:
         return default_power(gpu)
     far, _, donor = donors[0]
     if far == 0.0:
-        return _as_changed(donor, gpu)
-    found = [_rescaled(power, other, gpu) for _, other, power in donors]
+        own = as_changed(donor, gpu)
+        factor = _model_factor(gpu, exclude, np.ones(1), [own])
+        return own if factor == own.model_factor else replace(own, model_factor=factor)
+    found = [rescaled(power, other, gpu) for _, other, power in donors]
     trust = [max(power.rows, 1) / (max(power.rows, 1) + _ROWS_OF_HALF_TRUST) for _, _, power in donors]
     weights = np.array([influence(away) for away, _, _ in donors]) * trust
     weights = weights / weights.sum()
@@ -272,13 +264,14 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
         found[0],
         idle_w=idle_w,
         clocked_w=clocked_w,
-        active_w=_log_mean(weights, [one.active_w for one in found]),
-        tensor_pj=_mean_by_math(weights, [one.tensor_pj for one in found], default_power(gpu).tensor_pj),
-        cuda_pj=_mean_by_math(weights, [one.cuda_pj for one in found], default_power(gpu).cuda_pj),
-        sfu_pj=_log_mean(weights, [one.sfu_pj for one in found]),
-        shared_pj=_log_mean(weights, [one.shared_pj for one in found]),
-        l2_pj=_log_mean(weights, [one.l2_pj for one in found]),
-        dram_pj=_log_mean(weights, [one.dram_pj for one in found]),
+        active_w=log_mean(weights, [one.active_w for one in found]),
+        tensor_pj=mean_by_math(weights, [one.tensor_pj for one in found], default_power(gpu).tensor_pj),
+        cuda_pj=mean_by_math(weights, [one.cuda_pj for one in found], default_power(gpu).cuda_pj),
+        sfu_pj=log_mean(weights, [one.sfu_pj for one in found]),
+        shared_pj=log_mean(weights, [one.shared_pj for one in found]),
+        l2_pj=log_mean(weights, [one.l2_pj for one in found]),
+        dram_pj=log_mean(weights, [one.dram_pj for one in found]),
+        model_factor=_model_factor(gpu, exclude, weights, found),
         provenance="transferred",
         source=f"rescaled from {', '.join(names)}",
         error=donor.error + 0.4 * (half_width - donor.spread90),
@@ -287,98 +280,21 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
     )
 
 
-def _rescaled(power: PowerCoefficients, other: Gpu, gpu: Gpu) -> PowerCoefficients:
-    """Energies of `other` as they would be on `gpu`, within what is possible there."""
-    node = _ENERGY_NM.get(gpu.process_nm, gpu.process_nm) / _ENERGY_NM.get(other.process_nm, other.process_nm)
-    node *= rate_energy(gpu, other, power)
-    dram = _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3) / _DRAM_ENERGY.get(other.dram_type.upper(), 1.3)
+def _model_factor(gpu: Gpu, exclude: tuple[str, ...], weights: Floats, energies: Sequence[PowerCoefficients]) -> float:
+    """What whole models take on `gpu` over what its energies say of their kernels. Dimensionless.
 
-    def possible(name: str, pj: float) -> float:
-        low, high = energy_bounds_pj(name, gpu.process_nm, gpu.dram_type)
-        return min(max(pj, low), high)
-
-    return replace(
-        power,
-        active_w=power.active_w * node * _drive(gpu, other),
-        tensor_pj={name: possible(f"tensor.{name}", pj * node) for name, pj in power.tensor_pj.items()},
-        cuda_pj={name: possible(f"cuda.{name}", pj * node) for name, pj in power.cuda_pj.items()},
-        sfu_pj=possible("sfu", power.sfu_pj * node),
-        shared_pj=possible("shared", power.shared_pj * node),
-        l2_pj=possible("l2", power.l2_pj * node),
-        dram_pj=possible("dram", power.dram_pj * dram),
-    )
-
-
-def _drive(gpu: Gpu, other: Gpu) -> float:
-    """SMs times clock of one GPU over that of another. Dimensionless."""
-    return gpu.sm_count * gpu.rate_clock_mhz / (other.sm_count * other.rate_clock_mhz)
-
-
-def _as_changed(power: PowerCoefficients, gpu: Gpu) -> PowerCoefficients:
-    """A GPU's own energies, with what a what-if changes of its SMs, their clock and its idle power."""
-    try:
-        plain = load_gpu(gpu.name.split("+")[0])
-    except UnknownNameError:  # a user's own GPU
-        return power
-    idle = gpu.idle_w / plain.idle_w
-    drive = _drive(gpu, plain)
-    if idle == 1.0 and drive == 1.0:
-        return power
-    return replace(power, idle_w=power.idle_w * idle, clocked_w=power.clocked_w * idle, active_w=power.active_w * drive)
-
-
-def _mean_by_math(
-    weights: Floats, tables: Sequence[Mapping[str, float]], start: Mapping[str, float]
-) -> dict[str, float]:
-    """Means of each arithmetic over the relatives that have it; what none has lies as far from `start` as the rest."""
-    out = {}
-    for name in dict.fromkeys(name for table in tables for name in table):
-        has = [place for place, table in enumerate(tables) if name in table]
-        out[name] = _log_mean(weights[has] / weights[has].sum(), [tables[place][name] for place in has])
-    moved = [math.log(pj / start[name]) for name, pj in out.items() if name in start]
-    factor = math.exp(sum(moved) / len(moved)) if moved else 1.0
-    return {**{name: pj * factor for name, pj in start.items() if name not in out}, **out}
-
-
-def _log_mean(weights: Floats, values: Sequence[float]) -> float:
-    return float(np.exp(weights @ np.log(values)))
-
-
-#: Share of the idle power at the highest clock that is the clocked core's, where a GPU's points don't tell.
-_CLOCKED_SHARE = 0.4
-
-
-def static_parts_w(gpu: Gpu) -> tuple[float, float]:
-    """Idle power of a GPU apart from its clock, and what the clocked core adds; together `Gpu.idle_w`. [W, W]"""
-    lowest = gpu.idle_points[0][1] if gpu.idle_points else (1 - _CLOCKED_SHARE) * gpu.idle_w
-    lowest = min(lowest, gpu.idle_w)
-    return lowest, gpu.idle_w - lowest
-
-
-def _span_w(gpu: Gpu) -> float:
-    """What the board may draw above idle. [W]"""
-    return gpu.power_limit_default_w - gpu.idle_w
-
-
-def default_power(gpu: Gpu) -> PowerCoefficients:
-    """Energies of a GPU from its data sheet alone: orders of magnitude for a 7 nm part, scaled by node."""
-    node = gpu.process_nm / 7.0
-    tensor = {
-        "fp64": 8.0, "tf32": 0.9, "fp16": 0.45, "bf16": 0.45, "fp8": 0.25, "fp4": 0.14, "int8": 0.25, "int4": 0.15,
-    }  # fmt: skip
-    cuda = {"fp64": 16.0, "fp32": 4.0, "fp16": 2.5, "bf16": 2.5}
-    idle_w, clocked_w = static_parts_w(gpu)
-    return PowerCoefficients(
-        idle_w=idle_w,
-        clocked_w=clocked_w,
-        active_w=0.2 * _span_w(gpu),
-        tensor_pj={math: pj * node for math, pj in tensor.items()},
-        cuda_pj={math: pj * node for math, pj in cuda.items()},
-        sfu_pj=8.0 * node,
-        shared_pj=2.0 * node,
-        l2_pj=12.0 * node,
-        dram_pj=60.0 * _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3),
-    )
+    As measured on the GPU itself. Else as measured on others, nearer ones counting more, for the part of its energies
+    that was fitted on benchmarks of kernels: those fitted on whole passes hold it already.
+    """
+    measured = [(far, c.model_energy) for far, _, c in relatives(gpu, exclude) if c.model_energy is not None]
+    if not measured:
+        return 1.0
+    if measured[0][0] == 0.0:
+        return measured[0][1].factor
+    near = np.array([influence(far) for far, _ in measured])
+    common = np.log(log_mean(near / near.sum(), [one.factor for _, one in measured]))
+    of_kernels = np.array([power.learned_share for power in energies])
+    return float(np.exp(common * (weights @ of_kernels)))
 
 
 @kept(4096)

@@ -154,7 +154,7 @@ def price(
     power_corrections : mapping of str to CorrectionModel, optional
         The same of power.
     pass_scales : bool
-        Whether operations that stream (`Conditions.residency`) take the factors found on whole passes.
+        Whether operations that stream (`Conditions.residency`) take the factors found on whole passes and models.
 
     Returns
     -------
@@ -219,6 +219,7 @@ def price_work(
                 exclude=exclude_power, features=features,
             )  # fmt: skip
     operand_factor = np.array([operand_energy(one) for one in operands])[work.group]
+    by_model = power.model_factor if in_pass else 1.0
     energy = work_energy(work, gpu, power, core_share(times, gpu), operand_factor)
     kept = np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)
     spread = np.array([one.spread90 for one in per_group])[work.group]
@@ -227,7 +228,7 @@ def price_work(
     return Priced(
         work=work,
         times=times,
-        energy=scaled(energy, power_factor**power.learned_share),
+        energy=scaled(energy, by_model * power_factor**power.learned_share),
         gpu=gpu,
         power=power,
         provenance=kept[work.group],

@@ -11,7 +11,7 @@ import numpy as np
 
 from joulecast.calibration.pass_fit import leave_model_out
 from joulecast.calibration.passes import MeasuredPass, read_generations, tabulate
-from joulecast.coefficients.transfer import default_power
+from joulecast.coefficients.energies import default_power
 from joulecast.gpus import load_gpu
 from joulecast.validation.runs import ScoredRun
 from joulecast.workloads.catalogue import entry
