@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.conformal import conformal_quantile
-from joulecast.calibration.training import RunTables, figures, fit_scales, left_out, tabulated, taken
+from joulecast.calibration.step_tables import RunTables, figures, tabulated, taken
+from joulecast.calibration.training import fit_scales, left_out
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.places import package_folder
 from joulecast.coefficients.training import ALL, Scales, TrainingScales, write_scales

@@ -175,6 +175,23 @@ def test_all_convolutions_of_a_workload_change_layout_together() -> None:
     assert gpu_seconds(workload, "A10") < gpu_seconds(from_name("resnet-18"), "A10")
 
 
+def test_steps_are_fitted_with_the_corrections_that_predictions_have() -> None:
+    gpu = load_gpu("titan-v")
+    forward = with_convolutions(from_name("microsoft/resnet-50", batch=12, image_size=224, dtype="fp32"), autotuned=1.0)
+    run = MeasuredNetwork("torchvision", "resnet50", "resnet", gpu.name, "fp32", forward, False, 0.03, 0.0)
+    table = tabulate_networks([run])
+    shipped = {one.key: time_coefficients(gpu, *one.key.split("/", 2)) for one in table.kernels}
+    fit = NetworkFit(shipped, {}, 0.0, 0.0, 1.0)
+    told = [
+        (price(OpTable(part.kind, {k: v for k, v in part.columns.items() if k not in COMMON}), gpu, STREAM), part)
+        for part in lower(forward, gpu, Execution(launch_mode="eager")).tables.values()
+    ]
+    clock = table.kernels[0].clock_mhz[0]
+    predicted_s = sum(float(part["count"] @ duration_s(priced.times, gpu, clock)) for priced, part in told)
+    # a factor on the time of a pass comes from whole passes, later
+    assert predicted_steps_s(fit, table)[0] == pytest.approx(predicted_s, rel=1e-6)
+
+
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"torchvision_step_times\.csv"):
         read_networks(tmp_path)
@@ -185,8 +202,8 @@ def networks(data_dir: Path) -> list[MeasuredNetwork]:
     return read_networks(data_dir / "training")
 
 
-# All rows count, with the two ConvMixers whose 9 x 9 filters in channels-last layout are five times too fast.
-@pytest.mark.parametrize(("gpu", "bound"), [("RTX-3090", 0.085), ("GTX-1080-TI", 0.085)])
+# All rows count, with the ConvMixers whose 9 x 9 filters run in other kernels where channels lie together.
+@pytest.mark.parametrize(("gpu", "bound"), [("RTX-3090", 0.07), ("GTX-1080-TI", 0.085)])
 def test_steps_of_a_network_left_out_of_the_fit(networks: list[MeasuredNetwork], gpu: str, bound: float) -> None:
     runs = [run for run in networks if run.gpu == gpu]
     assert len(runs) >= 20

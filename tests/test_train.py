@@ -188,6 +188,17 @@ def test_a_run_is_as_long_as_its_data(eight):
     assert run.run_energy_j == pytest.approx(run.steps * eight.step_energy_j)
 
 
+def test_batches_copied_in_before_a_step_take_their_bytes_over_the_bus():
+    options = {"micro_batch": 12, "image_size": 224, "precision": "fp32", "optimizer": "sgd", "clock_mhz": 1005}
+    plain, copied = (jc.train("resnet50", "titan-rtx", copied_in=one, **options) for one in (False, True))
+    # 12 images of 3 x 224 x 224 fp32 numbers at 5 GB/s
+    seconds = 12 * 3 * 224**2 * 4 / 5e9
+    assert copied.step_time_s - plain.step_time_s == pytest.approx(seconds, rel=0.05)
+    assert copied.parts_s["input"] == pytest.approx(seconds)
+    with pytest.raises(InputError, match="copied_in must be True or False"):
+        jc.train("resnet50", "titan-rtx", copied_in="yes", **options)
+
+
 def test_the_command_line_gives_the_same_figures(capsys):
     asked = ["train", "gpt2", "--gpu", "a100", "--sequence", "256", "--micro-batch", "2", "--steps", "10"]
     assert main([*asked, "--json"]) == 0

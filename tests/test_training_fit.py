@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import joulecast as jc
-from joulecast.calibration.training import figures, fit_scales, left_out, tabulated, taken, unidentified
+from joulecast.calibration.step_tables import figures, tabulated, taken
+from joulecast.calibration.training import fit_scales, left_out, unidentified
 from joulecast.calibration.training_fit import calibrate_training, folds, learning_curve, network_scales
 from joulecast.calibration.training_runs import TrainingRun, read_runs
 from joulecast.cli import main

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import joulecast as jc
-from joulecast.calibration.training import tabulated
+from joulecast.calibration.step_tables import tabulated
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
 from joulecast.validation.runs import ScoredRun

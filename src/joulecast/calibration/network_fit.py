@@ -104,7 +104,8 @@ def predicted_steps_s(fit: NetworkFit, table: NetworkTable) -> Floats:
 
 def _by_step(one: Kernels, coefficients: TimeCoefficients, table: NetworkTable) -> Floats:
     parameters = np.array([getattr(coefficients, name) for name in TIME_PARAMETERS])
-    seconds = duration_s(module_times(one.work, table.gpu, parameters, coefficients.scale), table.gpu, one.clock_mhz)
+    times = module_times(one.work, table.gpu, parameters, coefficients.scale * one.factor)
+    seconds = duration_s(times, table.gpu, one.clock_mhz)
     return np.bincount(one.step, weights=one.count * seconds, minlength=len(table.time_s)).astype(np.float64)
 
 

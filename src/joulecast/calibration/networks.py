@@ -194,6 +194,8 @@ class Kernels:
         Runs of each in its step.
     step : ndarray of int, shape (n,)
         Which step each belongs to.
+    factor : ndarray, shape (n,)
+        What is learned of other GPUs' kernels, on the time of each: predictions have it, so fits do.
     clock_mhz : ndarray, shape (n,)
         Core clock of the step. [MHz]
     """
@@ -202,6 +204,7 @@ class Kernels:
     work: KernelWork
     count: Floats
     step: npt.NDArray[np.intp]
+    factor: Floats
     clock_mhz: Floats
 
 
@@ -231,7 +234,8 @@ class NetworkTable:
             few = np.flatnonzero(rows[one.step])
             if few.size:
                 step = number[one.step[few]]
-                kept.append(Kernels(one.key, take_work(one.work, few), one.count[few], step, one.clock_mhz[few]))
+                work = take_work(one.work, few)
+                kept.append(Kernels(one.key, work, one.count[few], step, one.factor[few], one.clock_mhz[few]))
         names = ("launches", "modules", "copied_bytes", "time_s")
         return replace(self, kernels=tuple(kept), **{name: getattr(self, name)[rows] for name in names})
 
@@ -248,15 +252,17 @@ def tabulate_networks(runs: Sequence[MeasuredNetwork]) -> NetworkTable:
     launches, modules = np.zeros(len(runs)), np.zeros(len(runs))
     for step, run in enumerate(runs):
         tables = lower(run.workload, gpu, Execution(launch_mode="eager")).tables.values()
-        priced = [
-            price(OpTable(t.kind, {k: v for k, v in t.columns.items() if k not in COMMON}), gpu, conditions)
-            for t in tables
+        plain = [OpTable(t.kind, {k: v for k, v in t.columns.items() if k not in COMMON}) for t in tables]
+        priced = [price(table, gpu, conditions) for table in plain]
+        factors = [
+            part.times.scale / price(table, gpu, conditions, corrections={}).times.scale
+            for table, part in zip(plain, priced, strict=True)
         ]
         count = np.concatenate([table["count"] for table in tables])
         phase = Passes(concatenated(priced), count, np.zeros(len(count), dtype=np.intp), np.ones(1), np.zeros(1))
         settled = run_phase(phase, gpu.clock_max_mhz, gpu.power_limit_default_w).clock_mhz
         clock = max(settled, gpu.clock_boost_mhz)
-        for table, part in zip(tables, priced, strict=True):
+        for table, part, factor in zip(tables, priced, factors, strict=True):
             modules[step] += float(table["count"].sum()) if table.kind in MODULES else 0.0
             launches[step] += float(table["count"] @ operations_started(part.work.launches))
             for code, group in enumerate(part.work.groups):
@@ -264,7 +270,14 @@ def tabulate_networks(runs: Sequence[MeasuredNetwork]) -> NetworkTable:
                 key = f"{part.work.family}/pytorch/{group}"
                 work = replace(take_work(part.work, rows), group=np.zeros(len(rows), dtype=np.intp), groups=(group,))
                 parts.setdefault(key, []).append(
-                    Kernels(key, work, table["count"][rows], np.full(len(rows), step), np.full(len(rows), clock))
+                    Kernels(
+                        key,
+                        work,
+                        table["count"][rows],
+                        np.full(len(rows), step),
+                        factor[rows],
+                        np.full(len(rows), clock),
+                    )
                 )
     return NetworkTable(
         gpu=gpu,
@@ -280,5 +293,5 @@ def _together(members: list[Kernels]) -> Kernels:
     return Kernels(
         members[0].key,
         joined_work([one.work for one in members]),
-        *(np.concatenate([getattr(one, name) for one in members]) for name in ("count", "step", "clock_mhz")),
+        *(np.concatenate([getattr(one, name) for one in members]) for name in ("count", "step", "factor", "clock_mhz")),
     )

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from joulecast.calibration.conformal import conformal_quantile
 from joulecast.calibration.own import today
-from joulecast.calibration.training import TIMED, RunTables, figures, fit_scales, left_out, tabulated, taken
+from joulecast.calibration.step_tables import TIMED, RunTables, figures, tabulated, taken
+from joulecast.calibration.training import fit_scales, left_out
 from joulecast.calibration.training_runs import read_runs
 from joulecast.coefficients.training import ALL, Scales, TrainingScales, write_scales
 from joulecast.errors import InputError, UnknownNameError, shortened
@@ -289,7 +290,7 @@ def _warnings(tables: RunTables, scales: Scales) -> list[str]:
         out.append(f"the steps say nothing of {scales.unknown}: left at what it is without them{hint}")
     if len({run.network for run in tables.runs}) == 1:
         out.append("one network alone: how far the scales hold for others is not known")
-    fitted = sum(1 for name in ("multiply", "convolution", "attention", "memory", "host", "communication")
+    fitted = sum(1 for name in TIMED
                  if name not in scales.unknown.split(", "))  # fmt: skip
     count = len({run.configuration for run in tables.runs})
     if count < fitted:

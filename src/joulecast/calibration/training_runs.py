@@ -15,7 +15,7 @@ from joulecast.workloads.frames import read_frame
 #: Columns of a table beside the options of `joulecast.train`.
 MEASURED = ("step_time_s", "power_w", "network")
 _RUN = ("global_batch", "clock_mhz", "power_limit_w", "launch_mode", "attention", "host_us_per_launch",
-        "input_samples_per_s")  # fmt: skip
+        "input_samples_per_s", "copied_in")  # fmt: skip
 
 #: Options that are no part of a configuration: the same job at several of them is one.
 OPERATING_POINT = ("clock_mhz", "power_limit_w")

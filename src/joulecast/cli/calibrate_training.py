@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 _MEANING = {
     "multiply": "time of matrix multiplies",
     "convolution": "time of convolutions",
+    "gradient": "time of gradients of convolutions",
     "attention": "time of attention",
     "memory": "time of norms, activations, optimizer",
     "host": "time of the host",
     "communication": "time of exchanges",
+    "copying": "time of copying batches in",
     "energy": "energy of the work",
     "static": "power of the clocked GPU, idle",
     "voltage_floor": "voltage at low clocks, over highest",

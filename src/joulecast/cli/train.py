@@ -113,6 +113,10 @@ def train(
     input_rate: Annotated[
         str | None, _option("--input-rate", "N", "Samples a second that the input delivers.", _LAYOUT)
     ] = None,
+    copied_in: Annotated[
+        bool,
+        typer.Option("--copied-in", help="Steps wait for copies of unpinned batches.", rich_help_panel=_LAYOUT),
+    ] = False,
     set_: options.Changes = None,
     price: footprint_options.Price = None,
     currency: footprint_options.Currency = "USD",
@@ -179,6 +183,7 @@ def train(
         "power_limit_w": options.real("--power-limit", power_limit, "W", example="300"),
         "host_us_per_launch": options.real("--host-us-per-launch", host_us, "µs", zero=True, example="5"),
         "input_samples_per_s": options.real("--input-rate", input_rate, "samples a second", example="2500"),
+        "copied_in": copied_in or None,
         "changes": options.changes(set_) or None,
         "ignore_memory": ignore_memory or None,
         "site": footprint_options.site(
@@ -221,7 +226,8 @@ def train(
 
 #: Options of a run that clocks of stages do not depend on, or take all.
 _OF_A_RUN = frozenset(
-    {"site", "tokens", "samples", "steps", "epochs", "ignore_memory", "host_us_per_launch", "input_samples_per_s"}
+    {"site", "tokens", "samples", "steps", "epochs", "ignore_memory", "host_us_per_launch", "input_samples_per_s",
+     "copied_in"}
 )  # fmt: skip
 
 

@@ -31,13 +31,15 @@ class Scales:
 
     Attributes
     ----------
-    multiply, convolution, attention, memory : float
-        On the time of matrix multiplies, convolutions, attention, and of all that moves memory (norms, activations,
-        optimizer). Dimensionless.
+    multiply, convolution, gradient, attention, memory : float
+        On the time of matrix multiplies, convolutions, gradients of convolutions, attention, and of all that moves
+        memory (norms, activations, optimizer). Dimensionless.
     host : float
         On the time that starting kernels takes the host.
     communication : float
         On the time of exchanges between GPUs.
+    copying : float
+        On the time in which batches are copied to the GPU and nothing else runs.
     energy : float
         On all energy beyond what is drawn by a clocked GPU with nothing running.
     static : float
@@ -60,10 +62,12 @@ class Scales:
 
     multiply: float = 1.0
     convolution: float = 1.0
+    gradient: float = 1.0
     attention: float = 1.0
     memory: float = 1.0
     host: float = 1.0
     communication: float = 1.0
+    copying: float = 1.0
     energy: float = 1.0
     static: float = 1.0
     voltage_floor: float = 0.0
@@ -86,7 +90,10 @@ class Scales:
 
 
 #: Scales that are factors on times and energies.
-FACTORS = ("multiply", "convolution", "attention", "memory", "host", "communication", "energy", "static")
+FACTORS = (
+    "multiply", "convolution", "gradient", "attention", "memory", "host", "communication", "copying", "energy",
+    "static",
+)  # fmt: skip
 
 
 def _between(name: str, value: Any, lowest: float, highest: float) -> float:

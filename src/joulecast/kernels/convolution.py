@@ -28,8 +28,9 @@ from joulecast.workloads.table import OpTable
 
 #: Algorithms, in the order of the candidates. ``winograd4``: F(4x4, 3x3) as transforms around 36 matrix multiplies;
 #: ``winograd2``: F(2x2, 3x3) fused into one kernel; ``depthwise_last``: depthwise where the channels of a pixel lie
-#: together, so that a thread takes several of them with one load; ``grouped``: direct, of several groups.
-ALGORITHMS = ("direct", "winograd4", "winograd2", "depthwise", "depthwise_last", "grouped")
+#: together, so that a thread takes several of them with one load; ``grouped``: direct, of several groups;
+#: ``depthwise_wide``: as ``depthwise_last``, of filters that no such kernel was written for.
+ALGORITHMS = ("direct", "winograd4", "winograd2", "depthwise", "depthwise_last", "grouped", "depthwise_wide")
 
 #: Shares of the peaks by which algorithms are compared before their efficiencies are known.
 _NOMINAL = {"core": 0.75, "l2": 0.5, "dram": 0.8}
@@ -56,6 +57,10 @@ _FEW_CHANNELS = 8.0
 #: between neighbours; where channels lie together one load and check serves several of them.
 _PER_RESULT, _PER_TAP = 60.0, 6.0
 _LIBRARY_TAPS, _LIBRARY_PER_TAP, _LAST_PER_TAP = (1.0, 9.0, 25.0), 2.0, 1.0
+
+#: Most taps of a filter that depthwise kernels for channels that lie together were written for, and instructions of
+#: what runs beyond. ConvMixers infer two to three times as slowly that way with 9 x 9 taps, and faster with 7 x 7.
+_LAST_TAPS, _WIDE_PER_TAP = 49.0, 38.0
 
 #: Integer lanes of an SM from Volta on: half as many as lanes that multiply and add where those are 128.
 _INTEGER_LANES = 64.0
@@ -273,7 +278,8 @@ def _depthwise(shape: _Shape, gpu: Gpu) -> _Candidate:
     waves, fill = tail_fill(blocks, gpu.sm_count * 8.0)
     library = shape.half & np.isin(shape.taps, _LIBRARY_TAPS)
     steps = np.where(library, _LIBRARY_PER_TAP * shape.taps, _PER_RESULT + _PER_TAP * shape.taps)
-    steps = np.where(shape.channels_last, _LAST_PER_TAP * shape.taps, steps)
+    last = np.where(shape.taps > _LAST_TAPS, _WIDE_PER_TAP, _LAST_PER_TAP)
+    steps = np.where(shape.channels_last, last * shape.taps, steps)
     loads = np.where(shape.channels_last, 0.25, 1.0)
     products = results * shape.channels * shape.taps
     return _Candidate(
@@ -351,7 +357,7 @@ def convolution_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kernel
     matrix = tensor & (chosen == 0)
     # transposes stream: they take as long as DRAM or L2 does, not both; Winograd's gather tiles
     serial_l2 = best.serial * np.where(matrix, 1.0 - between, 1.0)
-    chosen = np.where((chosen == 3) & shape.channels_last, 4, chosen)
+    chosen = np.where((chosen == 3) & shape.channels_last, np.where(shape.taps > _LAST_TAPS, 6, 4), chosen)
     chosen = np.where((chosen == 0) & (shape.groups > 1), 5, chosen)
     groups, group = group_labels(
         chosen * len(DTYPES) + code, [f"{name}/{dtype.name}" for name in ALGORITHMS for dtype in DTYPES]

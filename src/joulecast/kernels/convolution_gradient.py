@@ -38,11 +38,6 @@ def _depthwise(table: OpTable) -> npt.NDArray[np.bool_]:
     return np.asarray((table["groups"] > 1) & (table["groups"] == table["in_channels"]))
 
 
-def _last(table: OpTable) -> Floats:
-    """Whether kernels read channels that lie together: those of depthwise gradients have no such form."""
-    return np.where(_depthwise(table), 0.0, table["channels_last"])
-
-
 #: Arithmetic of the filters' gradient of a depthwise convolution over that of the convolution: each product is summed
 #: over all pixels. Fitted on steps of ConvMixers.
 _DEPTHWISE_SUMS = 2.0
@@ -87,7 +82,7 @@ def data_gradient_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
             **{name: table[name] for name in same},
             **geometry,
             "autotuned": _as_it_lies(table),
-            "channels_last": _last(table),
+            "channels_last": table["channels_last"],
             "in_channels": table["out_channels"],
             "out_channels": table["in_channels"],
         },
@@ -130,8 +125,7 @@ def weight_gradient_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Ke
     filters, channels = np.ceil(table["out_channels"] / groups), np.ceil(table["in_channels"] / groups)
     shapes = {"batch": groups, "m": filters, "n": channels * taps, "k": pixels, "dtype": table["dtype"]}
     product = gemm_work(trusted_table("gemm", shapes, len(table)), gpu, conditions)
-    asked = {**table.columns, "zero_share": 0.0, "autotuned": _as_it_lies(table),
-             "channels_last": _last(table)}  # fmt: skip
+    asked = {**table.columns, "zero_share": 0.0, "autotuned": _as_it_lies(table)}
     forward = trusted_table("conv2d", asked, len(table))
     found = convolution_work(forward, gpu, conditions)
     direct = np.array([name.startswith(("direct", "grouped")) for name in found.groups])[found.group]

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.calibration.training import POWERED, RunTables, figures, left_out, tabulated, taken
+from joulecast.calibration.step_tables import POWERED, RunTables, figures, tabulated, taken
+from joulecast.calibration.training import left_out
 from joulecast.calibration.training_fit import learning_curve
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
@@ -24,18 +25,21 @@ Tell = Callable[[str, float], None]
 
 FOLDER = "training"
 
-#: By source: what is left out together, what a fit may look at, and which scales it fits (all by default).
-PROTOCOLS: dict[str, tuple[Callable[[TrainingRun], str], Callable[[TrainingRun], str], tuple[str, ...] | None]] = {
-    "MPT": (lambda run: run.network, lambda run: f"{run.gpu} {run.options['precision']}", None),
-    "DLE": (lambda run: run.gpu[:4], lambda run: str(run.tags["stack"]), None),
+#: By source: what is left out together, what fits may look at (from the widest to the narrowest, each starting from
+#: the one before), and which scales they fit (all by default).
+PROTOCOLS: dict[
+    str, tuple[Callable[[TrainingRun], str], Callable[[TrainingRun], tuple[str, ...]], tuple[str, ...] | None]
+] = {
+    "MPT": (lambda run: run.network, lambda run: (f"{run.gpu} {run.options['precision']}",), None),
+    "DLE": (lambda run: run.gpu[:4], lambda run: (str(run.tags["stack"]),), None),
     "torchvision": (
         lambda run: run.network,
-        lambda run: f"{run.gpu} {run.options['precision']} {str(run.tags['path']).rpartition('/')[0]}",
+        lambda run: ("", str(run.tags["machine"]), str(run.options["precision"])),
         None,
     ),
-    "timm": (lambda run: run.network, lambda _: "", None),
+    "timm": (lambda run: run.network, lambda _: ("",), None),
     # a recommender that waits for its input says nothing of a busy GPU, nor the other way round: nothing fitted for it
-    "Zeus": (lambda run: run.network, lambda run: f"{run.gpu}{' waiting' if run.network == 'ncf' else ''}", POWERED),
+    "Zeus": (lambda run: run.network, lambda run: (f"{run.gpu}{' waiting' if run.network == 'ncf' else ''}",), POWERED),
 }
 
 #: Configurations of a GPU that are measured where the rest is predicted.
@@ -115,7 +119,7 @@ def _ratios(name: str, tables: RunTables, time_s: Floats, power_w: Floats) -> li
 
 def _calibrated(name: str, tables: RunTables) -> list[ScoredRun]:
     """The runs of each GPU, from fits to a few of its configurations chosen at random, as mean errors over choices."""
-    gpus = np.array([f"{run.gpu} {run.tags['stack']}" for run in tables.runs])
+    gpus = np.array([f"{run.gpu} {run.tags['stack']} {run.tags.get('machine', '')}".strip() for run in tables.runs])
     out = []
     for gpu in np.unique(gpus):
         mine = taken(tables, gpus == gpu)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.calibration.training import RunTables, figures, fit_scales, power_over_clock, tabulated, taken
+from joulecast.calibration.step_tables import RunTables, figures, power_over_clock, tabulated, taken
+from joulecast.calibration.training import fit_scales
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
 from joulecast.gpus import load_gpu

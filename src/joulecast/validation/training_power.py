@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.calibration.training import figures, tabulated
+from joulecast.calibration.step_tables import figures, tabulated
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
 from joulecast.gpus import load_gpu

@@ -57,11 +57,19 @@ _TORCHVISION_GPUS = {
 
 
 def torchvision(folder: Path) -> Iterator[TrainingRun]:
-    """Training steps of torchvision's networks, batch 12, one GPU, cuDNN trying its kernels out."""
+    """Training steps of torchvision's networks, batch 12, one GPU, cuDNN trying its kernels out.
+
+    Tables that hold another's figures to the last digit are copies of it: each run counts once.
+    """
+    seen: set[tuple[str, ...]] = set()
     for row in rows_of_csv(folder / "torchvision_step_times.csv"):
         known = NETWORKS.get(row["model"])
         if row["mode"] != "training" or row["gpu_count"] != "1" or known is None or row["precision"] == "FP64":
             continue
+        same = tuple(row[name] for name in ("gpu", "precision", "model", "step_time_mean_ms", "step_time_sd_ms"))
+        if same in seen:
+            continue
+        seen.add(same)
         gpu = next((ours for theirs, ours in _TORCHVISION_GPUS.items() if theirs in row["gpu"]), row["gpu"])
         # its container let convolutions and multiplies of fp32 use tensor cores on Ampere
         full = "tf32" if gpu.startswith("A100") else "fp32"
@@ -72,12 +80,19 @@ def torchvision(folder: Path) -> Iterator[TrainingRun]:
             "optimizer": "sgd",
             "update": "per_tensor",
             "autotuned": True,
+            # PyTorch before 1.8; each timed step first copies its batch in
             "direct_groups": True,
+            "copied_in": True,
         }
         yield TrainingRun(
             known[0], gpu, options, float(row["step_time_median_ms"]) / 1e3, None, known[1],
-            {"source": "torchvision", "stack": "torchvision", "path": row["source_path"]},
+            {"source": "torchvision", "stack": "torchvision", "machine": _machine(row["source_path"])},
         )  # fmt: skip
+
+
+def _machine(path: str) -> str:
+    """The same for tables of one machine, whatever their precision."""
+    return path.replace("half", "").replace("float", "").replace("single", "")
 
 
 def timm(folder: Path) -> Iterator[TrainingRun]:

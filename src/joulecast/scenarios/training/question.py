@@ -29,7 +29,8 @@ MODEL: Mapping[str, str] = MappingProxyType(
 #: Arguments of `joulecast.scenarios.training.train.train` beside these.
 RUN = (
     "global_batch", "steps", "samples", "tokens", "epochs", "launch_mode", "attention", "changes", "clock_mhz",
-    "power_limit_w", "host_us_per_launch", "input_samples_per_s", "site", "scales", "ignore_memory", "exclude",
+    "power_limit_w", "host_us_per_launch", "input_samples_per_s", "copied_in", "site", "scales", "ignore_memory",
+    "exclude",
 )  # fmt: skip
 
 

@@ -22,8 +22,8 @@ CLASS_OF: Mapping[str, str] = MappingProxyType(
         "moe": "multiply",
         "mla_bmm": "multiply",
         "conv2d": "convolution",
-        "conv2d_data_gradient": "convolution",
-        "conv2d_weight_gradient": "convolution",
+        "conv2d_data_gradient": "gradient",
+        "conv2d_weight_gradient": "gradient",
         "context_attention": "attention",
         "encoder_attention": "attention",
         "attention_backward": "attention",
@@ -33,7 +33,7 @@ CLASS_OF: Mapping[str, str] = MappingProxyType(
 )
 
 #: Classes of GPU time, in the order of their scales.
-CLASSES = ("multiply", "convolution", "attention", "memory")
+CLASSES = ("multiply", "convolution", "gradient", "attention", "memory")
 
 
 def classes_of(rows: Rows) -> npt.NDArray[np.intp]:

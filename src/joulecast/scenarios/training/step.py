@@ -9,7 +9,6 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.bounds.dtypes import dtype
 from joulecast.coefficients.intervals import load_intervals
 from joulecast.coefficients.schema import PROVENANCES, HostCoefficients, PowerCoefficients
 from joulecast.coefficients.training import Scales
@@ -23,22 +22,11 @@ from joulecast.physics.price import module_energy_j
 from joulecast.physics.timeline import Passes, pass_time_s, run_phase
 from joulecast.physics.uncertainty import bounds, combined, of_sum
 from joulecast.scenarios.pricing import Rows, passes_of, prepared
-from joulecast.scenarios.training.communication import collective_s, data_group, moved_bytes
 from joulecast.scenarios.training.layout import Layout
 from joulecast.scenarios.training.scales import CLASSES, classes_of, scaled_host, scaled_rows
+from joulecast.scenarios.training.waits import Exchanges, Waits, waits_of
 
 Floats = npt.NDArray[np.float64]
-
-#: Share of the backward pass behind which gradients can be sent: the first bucket is full only after some layers.
-_HIDING_SHARE = 0.9
-
-#: What computing loses while an exchange runs beside it, over the time of the exchange: its blocks take SMs and its
-#: bytes DRAM and L2. Of 0, 0.2, 0.35 and 0.5 the one that MPT's steps under FSDP are predicted best with, those that
-#: `joulecast validate` scores among them.
-CONTENTION = 0.5
-
-#: Bytes of the last bucket of gradients, which nothing is left to hide behind (DDP's default). [B]
-_BUCKET_BYTES = 25e6
 
 #: Half-width of the interval of an exchange that is not hidden, in natural logarithms: networks differ.
 _EXCHANGE_SPREAD = 0.5
@@ -67,6 +55,8 @@ class PassTable:
         How often each pass runs in a step.
     exchange_s, waiting_s : float
         Exchanges that nothing hides, and other waiting. [s]
+    copying_s : float
+        Batches copied in while nothing else runs. [s]
     core_j, dram_j : float
         Energy of the work of a step, that of the core at the voltage of the rate clock. [J]
     holding_s : float
@@ -83,6 +73,7 @@ class PassTable:
     repeats: Floats
     exchange_s: float
     waiting_s: float
+    copying_s: float
     core_j: float
     dram_j: float
     holding_s: float
@@ -133,20 +124,6 @@ class StepFigures:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Waits:
-    """Time of a step that the mean GPU does not compute. [s]"""
-
-    communication: float = 0.0
-    bubble: float = 0.0
-    input: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All of it. [s]"""
-        return self.communication + self.bubble + self.input
-
-
 def run_step(
     step: Step,
     recipe: Recipe,
@@ -159,6 +136,7 @@ def run_step(
     clock_mhz: float,
     power_limit_w: float,
     input_s: float = 0.0,
+    copying_s: float = 0.0,
     scales: Scales = Scales(),  # noqa: B008 - frozen
     exclude: tuple[str, ...] = (),
 ) -> StepFigures:
@@ -179,6 +157,8 @@ def run_step(
         [MHz, W]
     input_s : float
         Least time between two steps that the input allows. [s]
+    copying_s : float
+        Time in which batches are copied to the GPU and nothing else runs. [s]
     scales : Scales
         How the software differs from the kernels that were fitted.
     exclude : tuple of str
@@ -218,11 +198,12 @@ def run_step(
         run = run_phase(_with_wait(passes, waits.total), clock_mhz, limit_w)
         times = _pass_times(passes, run.kernel_s)
         spread = _uneven(passes, run.kernel_s * staged, inner, first, layout.pp)
-        waits = _waits(dict(zip(names, times.tolist(), strict=True)), spread, layout, micro_batches, exchange, input_s)
-    each = dict(zip(names, times.tolist(), strict=True))
+        each = dict(zip(names, times.tolist(), strict=True))
+        waits = waits_of(each, spread, layout, micro_batches, exchange, input_s, copying_s * scales.copying)
     parts = {name: each.get(name, 0.0) * micro_batches for name in ("forward", "recompute", "backward")}
     parts |= {"optimizer": each.get("optimizer", 0.0)}
-    parts |= {"communication": waits.communication, "bubble": waits.bubble, "input": waits.input}
+    parts |= {"communication": waits.communication, "bubble": waits.bubble,
+              "input": waits.input + waits.copying}  # fmt: skip
     time_s = sum(parts.values())
     runs = passes.count * passes.repeats[passes.pass_of]
     module_j = (module_energy_j(rows.priced, run.kernel_s, run.clock_mhz) * runs).sum(axis=1)
@@ -281,6 +262,7 @@ def run_step(
             repeats=passes.repeats,
             exchange_s=waits.communication,
             waiting_s=waits.bubble + waits.input,
+            copying_s=waits.copying,
             core_j=float(runs @ rows.priced.energy.core_total_j),
             dram_j=float(runs @ rows.priced.energy.dram_j) + sent_j,
             holding_s=float((runs * run.kernel_s) @ rows.priced.energy.busy),
@@ -300,65 +282,6 @@ def _by_class(rows: Rows, passes: Passes, kernel_s: Floats) -> tuple[Floats, Flo
     flat: Floats = np.bincount(place, weights=busy, minlength=shape[0] * shape[1]).astype(np.float64)
     table = flat.reshape(shape)
     return table[:, :-1], table[:, -1]
-
-
-class Exchanges:
-    """What data-parallel GPUs tell each other in a step."""
-
-    def __init__(self, step: Step, recipe: Recipe, layout: Layout, gpu: Gpu, scale: float = 1.0) -> None:
-        self.scale = scale
-        self.layout, self.gpu, self.link = layout, gpu, layout.link_gb_s(gpu)
-        formats = recipe.formats
-        model = layout.tp * layout.pp
-        self.gradient_bytes = step.trained * dtype(formats.gradients).output_bytes / model
-        moved = dtype(formats.model if formats.mixed else formats.weights).output_bytes
-        self.weight_bytes = (step.parameters + step.added) * moved / model
-        self.hidden_bytes = self._boundary_bytes(step, recipe)
-        self.group = data_group(layout, layout.dp * layout.cp)
-        self.shards = data_group(layout, layout.shards)
-        self.dram_bytes = self._dram_bytes()
-
-    def gradients_s(self) -> float:
-        """The sum of all gradients, once a step. [s]"""
-        if self.layout.zero == 0:
-            return self._time("all_reduce", self.gradient_bytes, self.group.size)
-        reduced = self._time("reduce_scatter", self.gradient_bytes, self.shards.size)
-        return reduced + self._between_copies()
-
-    def _between_copies(self) -> float:
-        """Hybrid sharding: the shards' sums over the groups that each hold a copy. [s]"""
-        copies = self.group.size // self.shards.size
-        return self._time("all_reduce", self.gradient_bytes / self.shards.size, copies) if copies > 1 else 0.0
-
-    def weights_s(self) -> float:
-        """Weights gathered from their shards, once. [s]"""
-        return self._time("all_gather", self.weight_bytes, self.shards.size)
-
-    def last_s(self) -> float:
-        """The last bucket of gradients, that nothing hides. [s]"""
-        size = min(_BUCKET_BYTES, self.gradient_bytes)
-        return self._time("all_reduce" if self.layout.zero == 0 else "reduce_scatter", size, self.group.size)
-
-    def boundary_s(self) -> float:
-        """Activations sent to the next stage. [s]"""
-        group = data_group(self.layout, 2) if self.layout.gpus <= self.layout.gpus_per_node else data_group(
-            replace(self.layout, gpus_per_node=self.layout.tp), 2)  # fmt: skip
-        return self.scale * collective_s("send_recv", self.hidden_bytes, group, self.gpu, self.link)
-
-    def _time(self, name: str, message_bytes: float, size: int) -> float:
-        return self.scale * collective_s(name, message_bytes, data_group(self.layout, size), self.gpu, self.link)
-
-    def _boundary_bytes(self, step: Step, recipe: Recipe) -> float:
-        hidden = float(step.workload.info.get("hidden_size") or 0)
-        tokens = step.workload.passes[0].tokens
-        return tokens * hidden * dtype(recipe.formats.model).output_bytes / self.layout.cp / self.layout.tp
-
-    def _dram_bytes(self) -> float:
-        if self.layout.zero == 0:
-            return float(moved_bytes("all_reduce", self.gradient_bytes, self.group.size))
-        total = moved_bytes("reduce_scatter", self.gradient_bytes, self.shards.size)
-        times = 2 if self.layout.zero >= 3 else 1
-        return float(total + times * moved_bytes("all_gather", self.weight_bytes, self.shards.size))
 
 
 def _share(phase: str, layout: Layout) -> float:
@@ -399,37 +322,6 @@ def _uneven(
     ends = max(float(busy[first].sum()), float(busy[~inner & ~first].sum()))
     mean = float(busy.sum()) / stages
     return (body + ends) / mean if mean > 0 else 1.0
-
-
-def _waits(
-    each: Mapping[str, float], uneven: float, layout: Layout, micro_batches: int, exchange: Exchanges, input_s: float
-) -> Waits:
-    forward, backward = each.get("forward", 0.0), each.get("backward", 0.0)
-    again = each.get("recompute", 0.0)
-    micro = forward + again + backward
-    slowest = uneven * micro
-    pipe = micro_batches * slowest + (layout.pp * micro - slowest) / layout.chunks
-    if layout.pp > 1:
-        pipe += 2 * (layout.pp - 1) * exchange.boundary_s() * layout.chunks
-    bubble = max(pipe - micro_batches * micro, 0.0) if layout.pp > 1 else 0.0
-    communication = 0.0
-    if exchange.group.size > 1:
-        if layout.zero >= 3:
-            # weights are gathered twice a micro-batch, each layer's behind the one before it
-            gathered, summed = exchange.weights_s(), exchange.gradients_s()
-            hidden_forward = _HIDING_SHARE * forward
-            hidden_backward = _HIDING_SHARE * (backward + again)
-            once = max(gathered - hidden_forward, 0.0) + max(gathered + summed - hidden_backward, 0.0)
-            communication = micro_batches * (once + CONTENTION * (2 * gathered + summed - once))
-            communication += gathered * (1 - _HIDING_SHARE)
-        else:
-            total = exchange.gradients_s()
-            communication = max(total - _HIDING_SHARE * backward, min(exchange.last_s(), total))
-            communication += CONTENTION * (total - communication)
-            if layout.zero:
-                communication += exchange.weights_s()
-    computed = micro_batches * micro + each.get("optimizer", 0.0) + bubble + communication
-    return Waits(communication, bubble, max(input_s - computed, 0.0))
 
 
 def _bound_by(parts: Mapping[str, float], passes: Passes, kernel_s: Floats, throttled: bool) -> str:

@@ -57,6 +57,7 @@ def train(
     power_limit_w: float | None = None,
     host_us_per_launch: float | None = None,
     input_samples_per_s: float | None = None,
+    copied_in: bool = False,
     site: Site | None = None,
     scales: Scales | None = None,
     ignore_memory: bool = False,
@@ -83,6 +84,9 @@ def train(
         As for `predict`.
     input_samples_per_s : float, optional
         Rate at which the input pipeline delivers samples, all of them together. [1/s]
+    copied_in : bool
+        Whether each batch is copied to the GPU from memory that is not pinned, at `PAGEABLE_GB_S`, before the step that
+        uses it, as plain loops do.
     site : Site, optional
         Where it runs, for money and carbon.
     scales : Scales, optional
@@ -132,6 +136,9 @@ def train(
         if not rate > 0:
             raise InputError(f"input rate must be above 0 samples/s, got {rate:g}")
         input_s = whole / rate
+    if not isinstance(copied_in, bool | np.bool_):
+        raise InputError(f"copied_in must be True or False, got {shortened(repr(copied_in), 40)}")
+    copying_s = count * _batch_bytes(forward, recipe) / (PAGEABLE_GB_S * 1e9) if copied_in else 0.0
     host = host_of(described, host_us_per_launch)
     if scales is None:
         scales = scales_of(
@@ -139,8 +146,8 @@ def train(
         )  # fmt: skip
     figures = run_step(
         step, recipe, layout, described, execution, host,
-        micro_batches=count, clock_mhz=clock, power_limit_w=limit, input_s=input_s, scales=scales,
-        exclude=exclude,
+        micro_batches=count, clock_mhz=clock, power_limit_w=limit, input_s=input_s, copying_s=copying_s,
+        scales=scales, exclude=exclude,
     )  # fmt: skip
     tokens_each = forward.passes[0].tokens / micro
     if tokens is not None and forward.info.get("image_size") and not forward.info.get("prompt_tokens"):
@@ -198,6 +205,15 @@ def train(
             }
         ),
     )
+
+
+def _batch_bytes(forward: Workload, recipe: Recipe) -> float:
+    """Bytes of the samples of one micro-batch: pixels in the format of the model, tokens as 64-bit numbers. [B]"""
+    side = float(forward.info.get("image_size") or 0)
+    if side and not forward.info.get("prompt_tokens"):
+        size = 2.0 if recipe.formats.weights in ("fp16", "bf16") else 4.0
+        return float(forward.info.get("batch") or 1) * 3.0 * side**2 * size
+    return 8.0 * forward.passes[0].tokens
 
 
 #: Steps of one micro-batch that were put together last: layouts of one question differ far more often than its model.
@@ -273,6 +289,9 @@ def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
         if length and int(length) % layout.cp:
             raise InputError(f"a sequence of {length} tokens does not divide by cp={layout.cp}")
 
+
+#: Rate of copies to a GPU from memory that is not pinned: through a buffer, over PCIe 3. [GB/s]
+PAGEABLE_GB_S = 5.0
 
 #: What of a recipe says how convolutions run.
 _CONVOLUTIONS = ("channels_last", "autotuned", "direct_groups")
