@@ -53,6 +53,10 @@ _TYPICAL_COUNTS = 3
 _SIZE_RANGE = (0.4, 3.0)
 _HULL_RANGE = (0.5, 6.0)
 
+#: Bounds of the factor of a family on what transfer adds, and how many in between are tried.
+_FACTOR_RANGE = (0.3, 6.0)
+_FACTORS = 25
+
 
 def size_factors(learn: Sequence[Residuals]) -> tuple[float, ...]:
     """Factors by size of one family (`FamilyIntervals.size`), such that nine of ten left-out rows are inside.
@@ -97,17 +101,16 @@ def transfer_curve(
 ) -> tuple[float, ...]:
     """What coefficients of a relative add at `UNLIKE_KNOTS`: one rising curve for all families.
 
-    Of every GPU, engine and group the half-width that would hold nine of ten of its rows, less what its spread
-    explains; the median of those near each knot.
+    Of every GPU, engine and group what is needed, beside its spread, to hold nine of ten of its rows; the median of
+    those near each knot.
     """
     places, added = [], []
     for name, members in moved.items():
         for one in members:
             if one.log_ratio.size < 8:
                 continue
-            needed = conformal_quantile(np.abs(one.log_ratio) / inner_half_width(one, families[name]))
             places.append(one.unlike)
-            added.append(np.sqrt(max(needed**2 - one.spread90**2, 0.0)))
+            added.append(conformal_quantile(_beyond(one, families[name])))
     return blended_curve(places, added, Intervals().transfer)
 
 
@@ -123,28 +126,47 @@ def blended_curve(places: Sequence[float], values: Sequence[float], typical: tup
     return tuple(float(one) for one in np.maximum.accumulate(curve))
 
 
-def transfer_factor(members: Sequence[Residuals], family: FamilyIntervals, curve: tuple[float, ...]) -> float:
-    """Factor of one family on the widths of transferred times, every GPU counting the same."""
-    score, gpu = [], []
-    for one in members:
-        promised = np.hypot(one.spread90, transfer.interpolated(one.unlike, UNLIKE_KNOTS, curve))
-        score.append(np.abs(one.log_ratio) / (promised * inner_half_width(one, family)))
-        gpu += [one.gpu] * one.log_ratio.size
-    if not gpu:
-        return 1.0
-    return float(np.clip(weighted_quantile(np.concatenate(score), equal_weights(gpu), LEVEL), 0.3, 6.0))
+def _beyond(one: Residuals, family: FamilyIntervals) -> Floats:
+    """What each row's miss needs in quadrature beside the half-width that its spread explains. Natural logarithm."""
+    explained = one.spread90 * inner_half_width(one, family)
+    return np.asarray(np.sqrt(np.maximum(np.square(one.log_ratio) - np.square(explained), 0.0)))
+
+
+def transfer_widths(
+    members: Sequence[Residuals], family: FamilyIntervals, curve: tuple[float, ...]
+) -> tuple[float, float]:
+    """Factor of one family on what transfer adds, and what the family adds beside; every GPU counts the same.
+
+    Of all pairs that hold nine of ten rows, that with the least mean width: misses that grow with unlikeness are held
+    by the factor, misses of near relatives by what is added, which then says nothing of farther ones.
+    """
+    if not members:
+        return 1.0, 0.0
+    weights = equal_weights([one.gpu for one in members for _ in range(one.log_ratio.size)])
+    explained = np.concatenate([np.square(one.spread90 * inner_half_width(one, family)) for one in members])
+    curved = np.concatenate(
+        [np.full(one.log_ratio.size, transfer.interpolated(one.unlike, UNLIKE_KNOTS, curve)) for one in members]
+    )
+    needed = np.square(np.concatenate([_beyond(one, family) for one in members]))
+    most = weighted_quantile(np.sqrt(needed) / np.maximum(curved, 1e-6), weights, LEVEL)
+    best, narrowest = (1.0, 0.0), np.inf
+    for factor in np.clip(np.linspace(0.0, most, _FACTORS), *_FACTOR_RANGE):
+        lacks = float(weighted_quantile(needed - np.square(factor * curved), weights, LEVEL))
+        added = float(np.sqrt(max(lacks, 0.0)))
+        mean = float(np.average(np.sqrt(explained + np.square(factor * curved) + added**2), weights=weights))
+        if mean < narrowest:
+            best, narrowest = (float(factor), added), mean
+    return best
 
 
 def covered(rows: Sequence[Residuals], family: FamilyIntervals, curve: tuple[float, ...] | None = None) -> Floats:
     """Whether each row lies in its interval (1 or 0); with `curve`, of transferred coefficients."""
     found = []
     for one in rows:
-        spread = one.spread90
+        moved = 0.0
         if curve is not None:
-            added = transfer.interpolated(one.unlike, UNLIKE_KNOTS, curve)
-            factor = family.groups if one.itself else family.transfer
-            spread = max(spread, factor * float(np.hypot(spread, added)))
-        found.append(np.abs(one.log_ratio) <= spread * inner_half_width(one, family))
+            moved = Intervals(transfer=curve, families={one.family: family}).moved(one.family, one.unlike, one.itself)
+        found.append(np.abs(one.log_ratio) <= np.hypot(one.spread90 * inner_half_width(one, family), moved))
     return np.concatenate(found).astype(np.float64) if found else np.zeros(0)
 
 
@@ -179,12 +201,12 @@ def fit_time_intervals(
     curve = transfer_curve({name: [*moved[name], *grouped[name]] for name in moved}, widths)
     for name, members in moved.items():
         groups = [one for one in grouped[name] if one.itself]
+        factor, added = transfer_widths(members, widths[name], curve)
+        of_groups, added_groups = transfer_widths(groups, widths[name], curve)
         widths[name] = replace(
-            widths[name],
-            transfer=transfer_factor(members, widths[name], curve),
-            groups=transfer_factor(groups, widths[name], curve),
+            widths[name], transfer=factor, transfer_added=added, groups=of_groups, groups_added=added_groups
         )
-        tell(f"{name:24s} other GPUs x{widths[name].transfer:.2f}: {_by_gpu(members, widths[name], curve)}")
+        tell(f"{name:24s} other GPUs x{factor:.2f} + {added:.2f}: {_by_gpu(members, widths[name], curve)}")
         tell(f"{name:24s} other groups: {_by_gpu(grouped[name], widths[name], curve)}")
     source = f"{sum(map(len, batches))} measured kernels, left out by shape, size and GPU"
     return Intervals(source=source, transfer=curve, families=widths)
@@ -241,7 +263,8 @@ def _by_gpu(rows: Sequence[Residuals], family: FamilyIntervals, curve: tuple[flo
     shares = []
     for gpu in sorted({one.gpu for one in rows}):
         others = [one for one in rows if one.gpu != gpu and not one.itself]
-        honest = replace(family, transfer=transfer_factor(others, family, curve)) if others else family
+        factor, added = transfer_widths(others, family, curve) if others else (family.transfer, family.transfer_added)
+        honest = replace(family, transfer=factor, transfer_added=added)
         shares.append(f"{gpu} {covered([one for one in rows if one.gpu == gpu], honest, curve).mean():.0%}")
     return "  ".join(shares)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from joulecast.coefficients import places
 from joulecast.coefficients.roots import kept
@@ -31,10 +34,11 @@ class FamilyIntervals:
     ----------
     size : tuple of float
         On the half-width of a time, at `SIZE_KNOTS_S`.
-    transfer : float
-        On the half-width that coefficients of another GPU give.
-    groups : float
-        On the half-width that other groups or engines of the same GPU give.
+    transfer, transfer_added : float
+        Of coefficients of another GPU: factor on what they add to the half-width (`Intervals.transfer`), and what this
+        family adds beside that, however alike the GPUs are.
+    groups, groups_added : float
+        The same of coefficients of other groups or engines of the same GPU.
     hull : float
         How many times its inner width an interval gains far outside the data.
     power : float
@@ -49,7 +53,9 @@ class FamilyIntervals:
 
     size: Curve = (1.0,) * len(SIZE_KNOTS_S)
     transfer: float = 1.0
+    transfer_added: float = 0.0
     groups: float = 1.0
+    groups_added: float = 0.0
     hull: float = 2.0
     power: float = 1.0
     energy: float = 1.0
@@ -92,6 +98,21 @@ class Intervals:
     def family(self, name: str) -> FamilyIntervals:
         """Factors of a family; neutral ones where it has none."""
         return self.families.get(name, _NEUTRAL)
+
+    def moved(self, family: str, unlike: float, itself: bool = False) -> float:
+        """What coefficients of a relative add in quadrature to the half-width of a time. Natural logarithm.
+
+        Parameters
+        ----------
+        family : str
+        unlike : float
+            Of donor and receiver, by GPU, group and engine.
+        itself : bool
+            Whether they are of the same GPU, for another group or engine.
+        """
+        one = self.family(family)
+        factor, added = (one.groups, one.groups_added) if itself else (one.transfer, one.transfer_added)
+        return math.hypot(factor * float(np.interp(unlike, UNLIKE_KNOTS, self.transfer)), added)
 
 
 _NEUTRAL = FamilyIntervals()

@@ -53,6 +53,9 @@ class TimeCoefficients:
     spread90 : float
         90th percentile of ``|log(predicted / measured)|`` over left-out rows: half the width of the conformal
         90 % interval, in natural logarithms.
+    moved90 : float
+        The part of `spread90`, in quadrature, that comes of their being a relative's; no part of a file. It doesn't go
+        with the size of a kernel, as what is left of `spread90` does.
     """
 
     tensor_efficiency: float = 0.75
@@ -76,6 +79,7 @@ class TimeCoefficients:
     rows: int = 0
     error: float = 0.35
     spread90: float = 0.7
+    moved90: float = 0.0
 
 
 #: The numbers of `TimeCoefficients` that a fit changes, in the order of `joulecast.physics.timing`.

@@ -149,6 +149,7 @@ def dump(coefficients: GpuCoefficients) -> str:
         lines += ["", "[model_energy]", *toml_pairs(asdict(coefficients.model_energy))]
     for key in sorted(coefficients.time):
         values = asdict(coefficients.time[key])
+        del values["moved90"]
         if not values["message_factors"]:
             del values["message_factors"]
         lines += ["", f"[time.{toml_text(key)}]", *toml_pairs(values)]

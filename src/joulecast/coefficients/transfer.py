@@ -93,13 +93,15 @@ def time_coefficients(
     if found.unlike == 0:
         return found.fitted
     itself = found.gpu == gpu.name.split("+")[0]
-    half_width = transferred_half_width(family, found.unlike, found.fitted.spread90, itself)
+    moved = load_intervals().moved(family, found.unlike, itself)
+    half_width = math.hypot(found.fitted.spread90, moved)
     return replace(
         found.fitted,
         provenance="transferred",
         source=f"from {found.key} of {found.gpu}",
         error=found.fitted.error + 0.4 * (half_width - found.fitted.spread90),
         spread90=half_width,
+        moved90=moved,
     )
 
 
@@ -191,25 +193,6 @@ def blended(choices: Sequence[tuple[float, TimeCoefficients]]) -> TimeCoefficien
     numbers = np.log([[getattr(one, name) for name in TIME_PARAMETERS] for _, one in near])
     mean = np.exp(weights @ numbers / weights.sum())
     return replace(nearest_one, **dict(zip(TIME_PARAMETERS, mean.tolist(), strict=True)))
-
-
-def transferred_half_width(family: str, unlike: float, spread90: float, itself: bool = False) -> float:
-    """Half-width of the interval of a time from coefficients of a relative. Natural logarithm.
-
-    Parameters
-    ----------
-    family : str
-    unlike : float
-        Of donor and receiver, by GPU, group and engine.
-    spread90 : float
-        Half-width where the coefficients were fitted; the result is no less.
-    itself : bool
-        Whether they are of the same GPU, for another group or engine.
-    """
-    known = load_intervals()
-    added = interpolated(unlike, UNLIKE_KNOTS, known.transfer)
-    width = known.family(family)
-    return max(spread90, (width.groups if itself else width.transfer) * math.hypot(spread90, added))
 
 
 def interpolated(x: float, knots: tuple[float, ...], values: tuple[float, ...]) -> float:

@@ -222,9 +222,10 @@ def price_work(
     by_model = power.model_factor if in_pass else 1.0
     energy = work_energy(work, gpu, power, core_share(times, gpu), operand_factor)
     kept = np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)
-    spread = np.array([one.spread90 for one in per_group])[work.group]
+    moved = np.array([one.moved90 if one.provenance == "transferred" else 0.0 for one in per_group])
+    spread = np.sqrt(np.maximum(np.square([one.spread90 for one in per_group]) - np.square(moved), 0.0))
     width = load_intervals().family(work.family)
-    spread = spread * by_size(rough_s(times, gpu), SIZE_KNOTS_S, width.size)
+    spread = spread[work.group] * by_size(rough_s(times, gpu), SIZE_KNOTS_S, width.size)
     return Priced(
         work=work,
         times=times,
@@ -232,7 +233,7 @@ def price_work(
         gpu=gpu,
         power=power,
         provenance=kept[work.group],
-        time_spread=widened(spread, distance, width.hull),
+        time_spread=np.hypot(widened(spread, distance, width.hull), moved[work.group]),
         power_spread=widened(
             power.spread90_of(work.family, conditions.engine) * width.power, power_distance, width.hull
         ),
