@@ -20,7 +20,7 @@ from joulecast.calibration.networks import (
     with_convolutions,
 )
 from joulecast.calibration.pass_fit import PASSES
-from joulecast.calibration.passes import read_passes
+from joulecast.calibration.pass_runs import read_passes
 from joulecast.coefficients.schema import HostCoefficients, TimeCoefficients
 from joulecast.coefficients.store import load
 from joulecast.coefficients.transfer import host_coefficients, time_coefficients

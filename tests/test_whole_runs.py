@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.calibration.mechanisms import ALL, NAMES, Mechanisms
-from joulecast.calibration.passes import PassTable, predicted_time_s, read_generations, tabulate
+from joulecast.calibration.pass_runs import read_generations
+from joulecast.calibration.passes import PassTable, predicted_time_s, tabulate
 from joulecast.cli import main
 from joulecast.coefficients.energies import default_power
 from joulecast.coefficients.schema import HostCoefficients

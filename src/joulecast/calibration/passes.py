@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.mechanisms import ALL, Mechanisms
+from joulecast.calibration.pass_runs import MeasuredPass
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients
 from joulecast.coefficients.voltage import voltage_ratio
-from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
@@ -22,164 +21,9 @@ from joulecast.physics.host import MODULES, operations_started, plain_calls
 from joulecast.physics.power import switching
 from joulecast.physics.timeline import pass_time_s
 from joulecast.physics.timing import duration_s
-from joulecast.workloads.energaizer import as_precision, read_trace
-from joulecast.workloads.table import COMMON, OpTable, Workload
+from joulecast.workloads.table import COMMON, OpTable
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class MeasuredPass:
-    """One measured run of a whole pass.
-
-    Attributes
-    ----------
-    label, model : str
-        Of the run, and of the model that is left out with it.
-    gpu : str
-    workload : Workload
-    clock_asked_mhz, clock_mhz : float
-        Locked clock, and the mean that the run had. [MHz]
-    time_s, power_w : float
-        Corrected for process start-up. [s, W]
-    time_raw_s, power_raw_w : float
-        As published.
-    source : str
-        What it is, for the provenance.
-    takes_turns : bool
-        Whether its software made the host wait for the GPU in every layer, so that the two took turns.
-    """
-
-    label: str
-    model: str
-    gpu: str
-    workload: Workload
-    clock_asked_mhz: float
-    clock_mhz: float
-    time_s: float
-    power_w: float
-    time_raw_s: float
-    power_raw_w: float
-    source: str
-    takes_turns: bool = False
-
-
-def read_passes(folder: Path, datasets: Sequence[str] | None = None) -> list[MeasuredPass]:
-    """Measured passes of the EnergAIzer data that have a trace, failed runs out.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds ``measurements.csv`` and ``traces/``.
-    datasets : sequence of str, optional
-        Only these.
-
-    Returns
-    -------
-    list of MeasuredPass
-
-    Raises
-    ------
-    InputError
-        If the folder does not hold them.
-    """
-    import polars as pl
-
-    path = folder / "measurements.csv"
-    if not path.is_file():
-        raise InputError(f"no measurements.csv in {folder}")
-    workloads: dict[tuple[str, str], Workload] = {}
-    out = []
-    for row in pl.read_csv(path, infer_schema_length=None).iter_rows(named=True):
-        if row["failed_run"] or not row["trace"] or (datasets and row["dataset"] not in datasets):
-            continue
-        key = (row["trace"], row["precision"])
-        if key not in workloads:
-            trace = read_trace(folder / "traces" / row["trace"])
-            workloads[key] = as_precision(trace, "fp32") if row["precision"] == "fp32" else trace
-        out.append(
-            MeasuredPass(
-                label=f"{row['dataset']} {row['model']} {row['precision']} b{row['batch']} s{row['seq_len']} "
-                f"{row['clock_target_mhz']}",
-                model=row["model"],
-                gpu=load_gpu(row["gpu"]).name,
-                workload=workloads[key],
-                clock_asked_mhz=float(row["clock_target_mhz"]),
-                clock_mhz=float(row["clock_mean_mhz"]),
-                time_s=row["time_ms"] * 1e-3,
-                power_w=float(row["power_w"]),
-                time_raw_s=row["time_ms_raw"] * 1e-3,
-                power_raw_w=float(row["power_w_raw"]),
-                source="eager forward passes",
-            )
-        )
-    return out
-
-
-#: Prompts of a chat data set are short and not published; decoding takes nearly all of the time.
-_CHAT_PROMPT_TOKENS = 64
-
-#: Parts that the leaderboard's machines had; models of 13 billion parameters fit the larger V100 alone.
-_GENERATION_GPUS = {"A100": "A100-SXM-40GB", "A40": "A40", "V100": "V100-SXM-32GB"}
-
-#: Families whose code of that time kept rotary tables and the mask's value on the host and copied them in every layer:
-#: each copy waits until the GPU has done everything before it.
-_WAITING_FAMILIES = frozenset({"gpt_neox"})
-
-
-def read_generations(path: Path) -> list[MeasuredPass]:
-    """Measured generations of chat answers, one at a time, in eager PyTorch (ML.ENERGY leaderboard, first version).
-
-    Parameters
-    ----------
-    path : Path
-        ``v1_llm.csv``.
-
-    Returns
-    -------
-    list of MeasuredPass
-        One a model, task and GPU (a prefill and all decoding steps), of the models that the catalogue knows.
-
-    Raises
-    ------
-    InputError
-        If there is no such file.
-    """
-    import polars as pl
-
-    from joulecast.workloads.catalogue import from_name
-
-    if not path.is_file():
-        raise InputError(f"no such file: {path}")
-    out = []
-    for row in pl.read_csv(path, infer_schema_length=None).iter_rows(named=True):
-        if row["batch_size"] != 1 or row["gpu"] not in _GENERATION_GPUS:
-            continue
-        tokens = round(row["avg_output_tokens_per_request"])
-        try:
-            workload = from_name(
-                row["model_id"], prompt_tokens=_CHAT_PROMPT_TOKENS, generate_tokens=tokens, dtype="fp16"
-            )
-        except UnknownNameError:
-            continue
-        gpu = load_gpu(_GENERATION_GPUS[row["gpu"]])
-        out.append(
-            MeasuredPass(
-                label=f"{row['model_id']} {row['task']} {row['gpu']}",
-                model=row["model_id"],
-                gpu=gpu.name,
-                workload=workload,
-                clock_asked_mhz=gpu.clock_max_mhz,
-                clock_mhz=gpu.clock_max_mhz,
-                time_s=float(row["avg_request_latency_s"]),
-                power_w=float(row["avg_power_w_derived"]),
-                time_raw_s=float(row["avg_request_latency_s"]),
-                power_raw_w=float(row["avg_power_w_derived"]),
-                source="eager generations",
-                takes_turns=workload.info["family"] in _WAITING_FAMILIES,
-            )
-        )
-    return out
 
 
 @dataclass(frozen=True)
@@ -227,9 +71,10 @@ class PassTable:
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
-#: Energies that passes tell apart, with prior and the width of the prior in natural logarithms.
+#: Energies that passes tell apart, with prior and the width of the prior in natural logarithms. Tensor cores: what the
+#: limit of an A100-SXM leaves each FLOP at its peak, (400 - 75) W over 312 TFLOP/s.
 ENERGIES: dict[str, tuple[float, float]] = {
-    "tensor": (0.45, 0.5),
+    "tensor": (1.0, 0.5),
     "cuda": (4.0, 0.5),
     "sfu": (8.0, 0.5),
     "shared": (2.0, 0.4),
@@ -328,21 +173,27 @@ def predicted_time_s(table: PassTable, log_scale: Floats, launch_us: float, modu
 #: Width of the prior of idle power, in natural logarithms: of a reading of the board, and of what its like draw.
 _IDLE_WIDTH = {True: 0.1, False: 0.3}
 
-#: What core-domain energies go with before a sweep of clocks tells: switching (2), and leakage that rises faster.
+#: What core-domain energies go with before a sweep of clocks tells: switching (2), and leakage that rises faster. A
+#: sweep tells well, so that the prior is wide.
 _VOLTAGE_EXPONENT = 2.5
 
 
-def fit_passes(table: PassTable, idle_w: tuple[float, float], scale_width: float = 0.25) -> PassFit:
+def fit_passes(
+    table: PassTable, idle_w: tuple[float, float], scale_width: float = 0.25, energies_strength: float = 0.02
+) -> PassFit:
     """Fit time, then power, with relative loss and priors.
 
     Parameters
     ----------
     table : PassTable
+    idle_w : (float, float)
+        Prior of idle power at low clock, and of what the clocked core adds at the rate clock. [W]
     scale_width : float
         Width of the prior on the scales of kernel times, in natural logarithms: how little benchmarks of kernels
         are to be believed.
-    idle_w : (float, float)
-        Prior of idle power at low clock, and of what the clocked core adds at the rate clock. [W]
+    energies_strength : float
+        How much the priors of energies count: the scatter of power, in natural logarithms, that an energy one width
+        away from its prior is worth.
 
     Returns
     -------
@@ -370,11 +221,13 @@ def fit_passes(table: PassTable, idle_w: tuple[float, float], scale_width: float
     names = [*ENERGIES, "idle_w", "clocked_w", "active_w", "voltage_exponent"]
     prior = np.log([*(p for p, _ in ENERGIES.values()), idle_w[0], max(idle_w[1], 1.0), 40.0, _VOLTAGE_EXPONENT])
     idle_width = _IDLE_WIDTH[bool(table.gpu.idle_points)]
-    width = np.array([*(w for _, w in ENERGIES.values()), idle_width, 0.3, 0.8, 0.2])
+    width = np.array([*(w for _, w in ENERGIES.values()), idle_width, 0.3, 0.8, 0.5])
 
     def power_residuals(theta: Floats) -> Floats:
         power = predicted_power_w(table, dict(zip(names, np.exp(theta), strict=True)), active, table.time_s)
-        return np.concatenate([_robust(np.log(power / table.power_w)) / np.sqrt(r), 0.01 * (theta - prior) / width])
+        return np.concatenate(
+            [_robust(np.log(power / table.power_w)) / np.sqrt(r), energies_strength * (theta - prior) / width]
+        )
 
     power_fit = least_squares(power_residuals, prior, bounds=(prior - 2.0, prior + 2.0))
     return PassFit(

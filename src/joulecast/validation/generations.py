@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from joulecast.calibration.pass_fit import leave_model_out
-from joulecast.calibration.passes import MeasuredPass, read_generations, tabulate
+from joulecast.calibration.pass_runs import MeasuredPass, read_generations
+from joulecast.calibration.passes import tabulate
 from joulecast.coefficients.energies import default_power
 from joulecast.gpus import load_gpu
 from joulecast.validation.runs import ScoredRun

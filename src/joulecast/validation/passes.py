@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from joulecast.calibration.mechanisms import ALL, Mechanisms
 from joulecast.calibration.pass_fit import PassErrors, coefficients_of, idle_prior_w, leave_model_out
-from joulecast.calibration.passes import ENERGIES, MeasuredPass, PassTable, fit_passes, read_passes, tabulate
+from joulecast.calibration.pass_runs import MeasuredPass, read_passes
+from joulecast.calibration.passes import ENERGIES, PassTable, fit_passes, tabulate
 from joulecast.coefficients.energies import default_power
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import host_coefficients, power_coefficients
