@@ -35,7 +35,7 @@ def compared(name: str, gpu: str, **asked: Any) -> list[tuple[str, float, float,
     """By phase: time, energy, FLOP and launches of the recorded model over the catalogue's."""
     from joulecast.workloads.catalogue import entry
 
-    known = jc.workload(name, **asked)
+    known = jc.workload(name, pooler=True, **asked)  # transformers runs the pooler of a bare encoder
     config = dict(entry(name).config)
     if "kv_lora_rank" in config:
         config.setdefault("q_lora_rank", None)  # as config.json has it; transformers' default is another model's

@@ -19,6 +19,7 @@ from joulecast.kernels.work import MATHS, Conditions
 from joulecast.lowering.execution import ATTENTIONS, ENGINES, LAUNCH_MODES, Execution
 from joulecast.lowering.formats import FALLBACKS, arithmetic, has_format, replace_formats, substitute
 from joulecast.lowering.lower import lower
+from joulecast.scenarios.inference import predict_workload
 from joulecast.workloads.kinds import COLLECTIVES, kind
 from joulecast.workloads.table import OpTable, WorkloadBuilder, op_table
 
@@ -443,3 +444,46 @@ def test_lowered_tables_have_every_column_of_their_kind(mode, attention):
         for column in kind(name).columns:
             if column.type == "size":
                 assert np.all(table[column.name] >= column.minimum), (name, column.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("rms_norm", 8),  # cast, square, mean, epsilon, root, scale, cast down, gain
+        ("rms_norm_unit", 10),  # the gain is cast and counted from one before it is applied
+        ("rms_norm_wide", 8),
+        ("rms_norm_late", 8),
+    ],
+)
+def test_ways_to_write_an_rms_norm_differ_in_their_eager_pieces_alone(name, pieces):
+    workload, plain = (one_op("row_reduction", op=op, rows=4096, dim=2048, dtype="bf16") for op in (name, "rms_norm"))
+    eager = lower(workload, A100, Execution()).tables
+    assert sum(len(table) for table in eager.values()) == pieces
+    graph = Execution(launch_mode="cuda_graph")
+    assert lower(workload, A100, graph).tables["row_reduction"]["rows"].tolist() == [4096]
+    times = [predict_workload(one, A100, execution=graph).time_s for one in (workload, plain)]
+    assert times[0] == times[1]
+
+
+def test_a_rotation_of_a_part_of_each_head_turns_that_part_and_lays_all_of_it():
+    # queries and keys of 1,024 elements each, a quarter of them rotated: five launches each, and a copy of the whole
+    workload = one_op("elementwise", op="rope_partial", elements=2048, flop_per_element=0.75, dtype="bf16")
+    tables = lower(workload, A100, Execution()).tables
+    assert sorted(tables["copy"]["elements"]) == [256, 256, 1024, 1024]
+    assert sorted(tables["elementwise"]["elements"]) == [128, 128] + [256] * 6
+
+
+def test_grouped_heads_are_copied_out_beside_a_window_and_nowhere_else():
+    shape = {"batch_size": 2, "query_len": 128, "num_heads": 8, "num_kv_heads": 2, "head_dim": 64}
+    for window, heads, copies in ((0, 2, 0), (64, 8, 2)):
+        workload = one_op("context_attention", window_size=window, **shape)
+        tables = lower(workload, A100, Execution()).tables
+        assert tables["context_attention"]["num_kv_heads"].tolist() == [heads]
+        assert (len(tables["copy"]) if "copy" in tables else 0) == copies
+
+
+def test_tensors_copied_together_are_copied_one_by_one_in_eager_code():
+    workload = one_op("copy", elements=1000, parts=2, dtype="bf16")
+    eager = lower(workload, A100, Execution()).tables["copy"]
+    assert (eager["elements"].tolist(), eager["count"].tolist()) == ([500], [2])
+    assert lower(workload, A100, Execution(launch_mode="compiled")).tables["copy"]["elements"].tolist() == [1000]

@@ -285,6 +285,7 @@ def test_operations_of_a_llama_layer_in_their_order_with_their_layout():
     layer = "layers.*"
     assert [(path, shard) for _, path, shard, _ in listed] == [
         ("embeddings.tokens", "none"),
+        ("rotary", "none"),
         (f"{layer}.attention_norm", "none"),
         (f"{layer}.attention.q_proj", "out"),
         (f"{layer}.attention.k_proj", "out"),

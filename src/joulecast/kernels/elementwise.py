@@ -15,7 +15,7 @@ from joulecast.kernels.formats import (
     vector_rate,
 )
 from joulecast.kernels.work import Conditions, Family, Floats, KernelWork, work
-from joulecast.workloads.kinds import ELEMENTWISE
+from joulecast.workloads.kinds import ELEMENTWISE, plain_op
 from joulecast.workloads.table import OpTable
 
 #: Instructions and special-function results an element, by operation. Accurate single-precision library
@@ -39,8 +39,9 @@ SPECIAL = {
     "quick_gelu": 2,
 }
 
-_INSTRUCTIONS = np.array([INSTRUCTIONS[op] for op in ELEMENTWISE], dtype=np.float64)
-_SPECIAL = np.array([SPECIAL.get(op, 0) for op in ELEMENTWISE], dtype=np.float64)
+_INSTRUCTIONS = np.array([INSTRUCTIONS[plain_op(op)] for op in ELEMENTWISE], dtype=np.float64)
+_PLAIN = np.array([ELEMENTWISE.index(plain_op(op)) for op in ELEMENTWISE], dtype=np.intp)
+_SPECIAL = np.array([SPECIAL.get(plain_op(op), 0) for op in ELEMENTWISE], dtype=np.float64)
 
 #: Threads of a block, and bytes that a thread moves at a time (a 128-bit load).
 THREADS = 128
@@ -85,7 +86,7 @@ def elementwise_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kernel
     blocks = np.maximum(np.ceil(elements / (THREADS * vector)), 1.0)
     waves = np.ceil(blocks / gpu.sm_count)
     misses = activation_misses(moved, gpu, conditions)
-    op = table["op"] if table.kind == "elementwise" else np.full(n, len(ELEMENTWISE))
+    op = _PLAIN[table["op"]] if table.kind == "elementwise" else np.full(n, len(ELEMENTWISE))
     groups, group = group_labels(
         op * len(DTYPES) + code, [f"{name}/{dtype.name}" for name in (*ELEMENTWISE, "copy") for dtype in DTYPES]
     )

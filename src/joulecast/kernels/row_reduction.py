@@ -15,7 +15,7 @@ from joulecast.kernels.formats import (
     vector_rate,
 )
 from joulecast.kernels.work import Conditions, Family, KernelWork, resident_share, work
-from joulecast.workloads.kinds import REDUCTIONS
+from joulecast.workloads.kinds import REDUCTIONS, plain_op
 from joulecast.workloads.table import OpTable
 
 #: By operation: passes over a row that does not fit in registers, instructions and special functions an element,
@@ -29,6 +29,7 @@ _PASSES = np.array([PASSES.get(op, 1) for op in REDUCTIONS], dtype=np.float64)
 _INSTRUCTIONS = np.array([INSTRUCTIONS.get(op, 2) for op in REDUCTIONS], dtype=np.float64)
 _SPECIAL = np.array([SPECIAL.get(op, 0) for op in REDUCTIONS], dtype=np.float64)
 _RESULTS = np.array([RESULTS.get(op, 0) for op in REDUCTIONS], dtype=np.float64)
+_PLAIN = np.array([REDUCTIONS.index(plain_op(op)) for op in REDUCTIONS], dtype=np.intp)
 _SOFTMAX, _BATCH_NORM = REDUCTIONS.index("softmax"), REDUCTIONS.index("batch_norm")
 
 #: Longest row that a warp keeps in its registers between the passes.
@@ -61,7 +62,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
     n = len(table)
     rows = np.asarray(table["rows"], dtype=np.float64)
     dim = np.asarray(table["dim"], dtype=np.float64)
-    op, code = table["op"], table["dtype"]
+    op, code = _PLAIN[table["op"]], table["dtype"]
     size = ACTIVATION_BYTES[code]
     inputs = np.asarray(table["inputs"], dtype=np.float64)
     results = np.where(_RESULTS[op] > 0, _RESULTS[op], dim)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.rows import ATTENTION, Row, whole
+from joulecast.workloads.kinds import plain_op
 
 #: Reductions that an autocasting framework computes in fp32 (precision rules of PyTorch's autocast).
 _FULL_PRECISION = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax"})
@@ -20,10 +21,10 @@ def autocast(rows: list[Row], recipe: Recipe) -> list[Row]:
     narrow = recipe.formats.model
     out: list[Row] = []
     wide = False  # whether what the next multiply reads is in fp32
-    stream = any(row.kind == "row_reduction" and row.columns["op"] in _STREAM_NORMS for row in rows)
+    stream = any(row.kind == "row_reduction" and plain_op(row.columns["op"]) in _STREAM_NORMS for row in rows)
     for row in rows:
         columns = dict(row.columns)
-        if row.kind == "row_reduction" and columns["op"] in _FULL_PRECISION:
+        if row.kind == "row_reduction" and plain_op(columns["op"]) in _FULL_PRECISION:
             columns["dtype"], wide = "fp32", True
         elif row.kind == "elementwise" and columns["op"] == "add" and columns["inputs"] > 1 and stream:
             columns["dtype"] = columns["out_dtype"] = "fp32"

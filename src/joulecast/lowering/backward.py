@@ -14,6 +14,7 @@ from typing import Any
 
 from joulecast.bounds.dtypes import DTYPES
 from joulecast.errors import InputError
+from joulecast.workloads.kinds import plain_op
 
 Columns = Mapping[str, Any]
 
@@ -122,7 +123,7 @@ _NORMS = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm"})
 
 
 def _row_reduction(c: Columns) -> list[Gradient]:
-    op, rows, dim, dtype = c["op"], c["rows"], c["dim"], c["dtype"]
+    op, rows, dim, dtype = plain_op(c["op"]), c["rows"], c["dim"], c["dtype"]
     if op in ("sum", "mean", "max", "pool"):  # each element of a row gets its row's gradient, or its share of it
         return [Gradient("elementwise", {"op": "scale", "elements": rows * dim, "inputs": 1, "dtype": dtype})]
     out = [Gradient("row_reduction", {"op": op, "rows": rows, "dim": dim, "inputs": 2, "dtype": dtype})]
@@ -133,8 +134,10 @@ def _row_reduction(c: Columns) -> list[Gradient]:
 
 
 def _elementwise(c: Columns) -> list[Gradient]:
-    op, elements, dtype, out_dtype = c["op"], c["elements"], c["dtype"], c["out_dtype"]
+    op, elements, dtype, out_dtype = plain_op(c["op"]), c["elements"], c["dtype"], c["out_dtype"]
     flop = {"flop_per_element": c["flop_per_element"]}
+    if c["op"] == "rope_table":
+        return []
 
     def one(op: str, inputs: float, outputs: float = 1, **more: Any) -> Gradient:
         return Gradient(
@@ -273,7 +276,9 @@ _NEEDS_INPUT = frozenset(
 def _kept_elementwise(c: Columns) -> float:
     if c["op"] == "dropout":
         return float(c["elements"])  # a byte of mask
-    if c["op"] not in _NEEDS_INPUT or (c["op"] in ("mul", "div") and c["inputs"] < 2):
+    if c["op"] == "rope_table":
+        return 0.0
+    if plain_op(c["op"]) not in _NEEDS_INPUT or (c["op"] in ("mul", "div") and c["inputs"] < 2):
         return 0.0
     return float(c["elements"] * c["inputs"] * _bytes(c["dtype"]))
 

@@ -8,75 +8,28 @@ from typing import Any
 import numpy as np
 
 from joulecast.bounds.dtypes import CODES
+from joulecast.lowering.attention_pieces import (
+    attention_backward_in_pieces,
+    attention_in_pieces,
+    copied_for_window,
+    windowed_in_pieces,
+)
+from joulecast.lowering.rows import Piece
 from joulecast.workloads.kinds import kind as find_kind
 from joulecast.workloads.table import COMMON, Array, OpTable, trusted_table
 
 #: Positions between two operations of a workload, for the launches that one of them becomes.
 STEP = 64
 
-Piece = tuple[str, dict[str, Any]]
+#: Arithmetic of rotating one element; less an element where a part of a head is rotated. [FLOP]
+ROPE_FLOP = 3.0
 
 
-def attention_in_pieces(table: OpTable, masked: bool) -> list[Piece]:
-    """Eager attention: two batched matrix multiplies around scale, mask, softmax; then heads are laid together.
-
-    As Hugging Face models run it: keys and values of grouped heads are first copied out to all query heads;
-    the softmax works in fp32 on 16-bit scores and is cast back by a launch of its own.
-    """
-    c = table.columns
-    b, heads, dtype = c["batch_size"], c["num_heads"], c["attn_dtype"]
-    q = c["query_len"] if "query_len" in c else c["seq_len"]
-    kv = c["kv_len"] if "kv_len" in c else c["past_len"] + c["query_len"]
-    d = c["head_dim"]
-    dv = c.get("value_dim", d)
-    scores = b * heads * q * kv
-    half = dtype != CODES["fp32"]
-    fp32 = np.full_like(dtype, CODES["fp32"])
-    soft = np.where(half, fp32, dtype)
-    grouped = (c["num_kv_heads"] < heads).astype(float)
-    pieces: list[Piece] = [
-        ("copy", {"elements": b * heads * kv * d, "dtype": dtype, "count": grouped}),
-        ("copy", {"elements": b * heads * kv * dv, "dtype": dtype, "count": grouped}),
-        ("batched_gemm", {"batch": b * heads, "m": q, "n": kv, "k": d, "dtype": dtype}),
-        ("elementwise", {"op": "scale", "elements": scores, "dtype": dtype}),
-    ]
-    if masked:
-        pieces.append(("elementwise", {"op": "mask", "elements": scores, "inputs": 2, "dtype": dtype}))
-    pieces += [
-        ("row_reduction", {"op": "softmax", "rows": b * heads * q, "dim": kv, "dtype": soft}),
-        ("elementwise", {"op": "cast", "elements": scores, "dtype": soft, "out_dtype": dtype,
-                         "count": half.astype(float)}),
-        ("batched_gemm", {"batch": b * heads, "m": q, "n": dv, "k": kv, "dtype": dtype}),
-        ("copy", {"elements": b * heads * q * dv, "dtype": dtype}),
-    ]  # fmt: skip
-    return pieces
-
-
-def attention_backward_in_pieces(table: OpTable) -> list[Piece]:
-    """The backward pass of eager attention: four batched matrix multiplies around those of softmax, mask and scale."""
-    c = table.columns
-    b, heads, dtype = c["batch_size"], c["num_heads"], c["attn_dtype"]
-    q, kv, d, dv = c["query_len"], c["kv_len"], c["head_dim"], c["value_dim"]
-    scores = b * heads * q * kv
-    half = (dtype != CODES["fp32"]).astype(float)
-    fp32 = np.full_like(dtype, CODES["fp32"])
-    grouped = (c["num_kv_heads"] < heads).astype(float)
-    shape = {"batch": b * heads, "dtype": dtype}
-    return [
-        ("copy", {"elements": b * heads * q * dv, "dtype": dtype}),
-        ("batched_gemm", {**shape, "m": kv, "n": dv, "k": q}),
-        ("batched_gemm", {**shape, "m": q, "n": kv, "k": dv}),
-        ("elementwise", {"op": "cast", "elements": scores, "dtype": dtype, "out_dtype": fp32, "count": half}),
-        ("row_reduction", {"op": "softmax", "rows": b * heads * q, "dim": kv, "dtype": fp32, "inputs": 2}),
-        ("elementwise", {"op": "cast", "elements": scores, "dtype": fp32, "out_dtype": dtype, "count": half}),
-        ("elementwise", {"op": "scale", "elements": scores, "dtype": dtype}),
-        ("batched_gemm", {**shape, "m": q, "n": d, "k": kv}),
-        ("batched_gemm", {**shape, "m": kv, "n": d, "k": q}),
-        ("row_reduction", {"op": "sum", "rows": b * kv * c["num_kv_heads"] * d,
-                           "dim": np.maximum(heads / c["num_kv_heads"], 1.0), "dtype": dtype, "count": grouped}),
-        ("row_reduction", {"op": "sum", "rows": b * kv * c["num_kv_heads"] * dv,
-                           "dim": np.maximum(heads / c["num_kv_heads"], 1.0), "dtype": dtype, "count": grouped}),
-    ]  # fmt: skip
+def copies_one_by_one(table: OpTable) -> list[Piece]:
+    """Eager copies of several tensors: one launch each."""
+    parts = table["parts"]
+    columns = {"elements": np.maximum(np.floor(table["elements"] / parts), 1), "count": parts}
+    return [("copy", {**columns, "dtype": table["dtype"], "out_dtype": table["out_dtype"]})]
 
 
 def rms_norm_backward_in_pieces(table: OpTable) -> list[Piece]:
@@ -131,12 +84,101 @@ def rms_norm_in_pieces(table: OpTable) -> list[Piece]:
     ]
 
 
+def rms_norm_unit_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager RMS norm whose gain counts from one: as `rms_norm_in_pieces`, but the gain in fp32, before the cast."""
+    rows, dim, dtype = table["rows"], table["dim"], table["dtype"]
+    fp32 = np.full_like(dtype, CODES["fp32"])
+    half = (dtype != CODES["fp32"]).astype(float)
+    up, *middle, down, _ = rms_norm_in_pieces(table)
+    return [
+        up, *middle,
+        ("elementwise", {"op": "cast", "elements": dim, "dtype": dtype, "out_dtype": fp32, "count": half}),
+        ("elementwise", {"op": "add", "elements": dim, "dtype": fp32}),
+        ("elementwise", {"op": "mul", "elements": rows * dim, "dtype": fp32}),
+        down,
+    ]  # fmt: skip
+
+
+def rms_norm_wide_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager RMS norm whose gain is applied in fp32, before the cast down."""
+    *middle, down, gain = rms_norm_in_pieces(table)
+    return [*middle, (gain[0], {**gain[1], "dtype": np.full_like(table["dtype"], CODES["fp32"])}), down]
+
+
+def rms_norm_late_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager RMS norm that casts up for the mean alone: what it scales is the input, which becomes fp32 in that."""
+    pieces = rms_norm_in_pieces(table)
+    kind, scaled = pieces[5]
+    fp32 = np.full_like(table["dtype"], CODES["fp32"])
+    pieces[5] = (kind, {**scaled, "dtype": table["dtype"], "out_dtype": fp32})
+    return pieces
+
+
 def rope_in_pieces(table: OpTable) -> list[Piece]:
     """Eager rotary embedding: negate half, concatenate, two products and a sum, for queries and for keys.
 
     Sines and cosines are shared by the heads, and small beside what they turn.
     """
+    return _rotated(table["elements"], table["dtype"], table["dtype"])
+
+
+def rope_table_in_pieces(table: OpTable) -> list[Piece]:
+    """Sines and cosines of an eager model, made anew in each pass, and the places that they are of."""
     elements, dtype = table["elements"], table["dtype"]
+    half = np.maximum(np.floor(elements / 2), 1)
+    fp32 = np.full_like(dtype, CODES["fp32"])
+
+    def one(op: str, size: Array, **more: Any) -> Piece:
+        return ("elementwise", {"op": op, "elements": size, "dtype": fp32, **more})
+
+    short = np.ones_like(elements)
+    return [
+        one("other", short, inputs=0), one("add", short), one("cast", short), one("cast", short),
+        one("mul", half, inputs=0), ("copy", {"elements": elements, "dtype": fp32}),
+        one("other", elements), one("other", elements), one("mul", elements), one("mul", elements),
+        one("cast", elements, out_dtype=dtype), one("cast", elements, out_dtype=dtype),
+    ]  # fmt: skip
+
+
+def rope_wide_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager rotary embedding with sines and cosines in fp32, cast down at its end."""
+    part = np.maximum(np.floor(table["elements"] / 2), 1)
+    dtype = table["dtype"]
+    fp32 = np.full_like(dtype, CODES["fp32"])
+    half = (dtype != CODES["fp32"]).astype(float)
+    cast = ("elementwise", {"op": "cast", "elements": part, "dtype": fp32, "out_dtype": dtype, "count": half})
+    return [*_rotated(table["elements"], dtype, fp32), cast, (cast[0], dict(cast[1]))]
+
+
+def rope_partial_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager rotary embedding of a part of each head, and the whole head laid together again."""
+    elements, dtype = table["elements"], table["dtype"]
+    share = np.clip(table["flop_per_element"] / ROPE_FLOP, 0.0, 1.0)
+    whole = ("copy", {"elements": np.maximum(np.floor(elements / 2), 1), "dtype": dtype})
+    return [*_rotated(np.maximum(elements * share, 2), dtype, dtype), whole, (whole[0], dict(whole[1]))]
+
+
+def rope_halves_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager rotary embedding by halves: four products, a difference and a sum, both halves laid together."""
+    dtype = table["dtype"]
+    part = np.maximum(np.floor(table["elements"] / 2), 1)
+    half = np.maximum(np.floor(part / 2), 1)
+
+    def one(op: str, inputs: int = 1) -> Piece:
+        return ("elementwise", {"op": op, "elements": half, "inputs": inputs, "dtype": dtype})
+
+    return [
+        piece
+        for _ in range(2)
+        for piece in (
+            one("mul"), one("mul"), one("sub", 2), one("mul"), one("mul"), one("add", 2),
+            ("copy", {"elements": part, "dtype": dtype}),
+        )
+    ]  # fmt: skip
+
+
+def _rotated(elements: Array, dtype: Array, made: Array) -> list[Piece]:
+    """Queries and keys of `elements` together, each turned in five launches; products and sum in the format `made`."""
     part = np.maximum(np.floor(elements / 2), 1)
     return [
         piece
@@ -144,9 +186,9 @@ def rope_in_pieces(table: OpTable) -> list[Piece]:
         for piece in (
             ("elementwise", {"op": "other", "elements": np.maximum(np.floor(part / 2), 1), "dtype": dtype}),
             ("copy", {"elements": part, "dtype": dtype}),
-            ("elementwise", {"op": "mul", "elements": part, "dtype": dtype}),
-            ("elementwise", {"op": "mul", "elements": part, "dtype": dtype}),
-            ("elementwise", {"op": "add", "elements": part, "inputs": 2, "dtype": dtype}),
+            ("elementwise", {"op": "mul", "elements": part, "dtype": dtype, "out_dtype": made}),
+            ("elementwise", {"op": "mul", "elements": part, "dtype": dtype, "out_dtype": made}),
+            ("elementwise", {"op": "add", "elements": part, "inputs": 2, "dtype": made}),
         )
     ]
 
@@ -155,9 +197,20 @@ def glu_in_pieces(table: OpTable) -> list[Piece]:
     """Eager gated activation: the activation, then the product with the other branch."""
     elements, dtype = table["elements"], table["dtype"]
     return [
-        ("elementwise", {"op": "silu", "elements": elements, "flop_per_element": 5, "dtype": dtype}),
+        ("elementwise", {"op": "silu", "elements": elements, "flop_per_element": 10, "dtype": dtype}),
         ("elementwise", {"op": "mul", "elements": elements, "inputs": 2, "dtype": dtype}),
     ]
+
+
+def geglu_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager activation gated by GELU."""
+    (kind, gate), product = glu_in_pieces(table)
+    return [(kind, {**gate, "op": "gelu"}), product]
+
+
+def geglu_new_in_pieces(table: OpTable) -> list[Piece]:
+    """Eager activation gated by GELU that is written out in Python."""
+    return [*gelu_new_in_pieces(table), glu_in_pieces(table)[1]]
 
 
 def gelu_new_in_pieces(table: OpTable) -> list[Piece]:
@@ -244,13 +297,26 @@ def _rules(name: str, attention: str, launch_mode: str) -> Iterable[tuple[Callab
         if name == "attention_backward":
             yield everything, attention_backward_in_pieces
     if launch_mode == "eager":
+        if name == "context_attention":
+            yield copied_for_window, windowed_in_pieces
+        if name == "copy":
+            yield lambda table: np.asarray(table["parts"] > 1), copies_one_by_one
         if name == "row_reduction":
             yield op_is("rms_norm", inputs=1), rms_norm_in_pieces
+            yield op_is("rms_norm_unit"), rms_norm_unit_in_pieces
+            yield op_is("rms_norm_wide"), rms_norm_wide_in_pieces
+            yield op_is("rms_norm_late"), rms_norm_late_in_pieces
             yield op_is("rms_norm", inputs=2), rms_norm_backward_in_pieces
         if name == "elementwise":
             yield op_is("rope"), rope_in_pieces
+            yield op_is("rope_table"), rope_table_in_pieces
+            yield op_is("rope_wide"), rope_wide_in_pieces
+            yield op_is("rope_partial"), rope_partial_in_pieces
+            yield op_is("rope_halves"), rope_halves_in_pieces
             yield op_is("glu", inputs=3), glu_backward_in_pieces
             yield op_is("glu"), glu_in_pieces
+            yield op_is("geglu"), geglu_in_pieces
+            yield op_is("geglu_new"), geglu_new_in_pieces
             yield op_is("gelu_new"), gelu_new_in_pieces
             yield op_is("quick_gelu"), quick_gelu_in_pieces
 

@@ -8,6 +8,7 @@ from joulecast.bounds.dtypes import dtype
 from joulecast.errors import InputError
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.rows import WEIGHTED, Row, weights_of, whole
+from joulecast.workloads.kinds import plain_op
 from joulecast.workloads.table import Workload
 
 
@@ -116,8 +117,12 @@ class Learning:
         """Tensors of weights that learn: one an operation with weights, a norm, and a bias."""
         total = 0.0
         for row in self.rows:
-            norm = row.kind == "row_reduction" and row.columns["op"] in ("layer_norm", "rms_norm", "batch_norm")
+            norm = row.kind == "row_reduction" and plain_op(row.columns["op"]) in (
+                "layer_norm",
+                "rms_norm",
+                "batch_norm",
+            )
             if row.kind in WEIGHTED or norm:
-                both = 2.0 if row.layer in self.biased or (norm and row.columns["op"] != "rms_norm") else 1.0
+                both = 2.0 if row.layer in self.biased or (norm and plain_op(row.columns["op"]) != "rms_norm") else 1.0
                 total += self.weights(row) * row.count * both
         return max(total, 1.0)

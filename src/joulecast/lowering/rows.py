@@ -16,6 +16,10 @@ WEIGHTED = frozenset({"gemm", "conv2d", "moe", "gather"})
 ATTENTION = frozenset({"context_attention", "encoder_attention", "mla_context"})
 
 
+#: One launch of several that an operation becomes: its kind, and its columns (``count``: how often).
+Piece = tuple[str, dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Row:
     """One operation of a workload, with its columns in words and numbers.

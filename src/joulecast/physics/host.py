@@ -24,12 +24,12 @@ _NEXT_KERNEL = 0.2
 PLAIN_MODULE = 0.5
 
 
-def plain_calls(info: Mapping[str, Any]) -> float:
+def plain_calls(info: Mapping[str, Any], phase: str = "") -> float:
     """Calls of modules without weights in one pass of a workload, in calls of modules with weights."""
-    return PLAIN_MODULE * module_calls(info)
+    return PLAIN_MODULE * module_calls(info, phase)
 
 
-def pass_cost_us(info: Mapping[str, Any], host: HostCoefficients, launch_mode: str) -> float:
+def pass_cost_us(info: Mapping[str, Any], host: HostCoefficients, launch_mode: str, phase: str = "") -> float:
     """Host time of one pass beside that of its operations: calls of modules that start nothing themselves. [us]
 
     Parameters
@@ -39,8 +39,10 @@ def pass_cost_us(info: Mapping[str, Any], host: HostCoefficients, launch_mode: s
     host : HostCoefficients
     launch_mode : str
         ``eager``, ``compiled`` or ``cuda_graph``.
+    phase : str
+        Of the pass.
     """
-    return plain_calls(info) * host.module_us if launch_mode == "eager" else 0.0
+    return plain_calls(info, phase) * host.module_us if launch_mode == "eager" else 0.0
 
 
 def faster(host: HostCoefficients, speed: float) -> HostCoefficients:

@@ -175,7 +175,8 @@ def passes_of(lowered: Lowered, rows: Rows, members: npt.NDArray[np.intp], host:
         for place, name in enumerate(rows.kinds):
             those = (kind_of == place) & (called[pass_of] == python)
             cost_us[those] = host_cost_us(name, priced.work.launches[those], one, how.launch_mode)
-    calls_us = pass_cost_us(lowered.workload.info, host, how.launch_mode) / how.pp * called
+    info, phases = lowered.workload.info, [lowered.workload.passes[i].phase for i in ids]
+    calls_us = np.array([pass_cost_us(info, host, how.launch_mode, one) for one in phases]) / how.pp * called
     started_us = np.bincount(pass_of, weights=count * cost_us, minlength=ids.size)
     return Passes(
         priced=priced,

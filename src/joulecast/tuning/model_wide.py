@@ -15,6 +15,7 @@ from joulecast.tuning.kernel import tune_kernel
 from joulecast.tuning.log import key_of
 from joulecast.tuning.operators import operator
 from joulecast.tuning.result import TuningResult
+from joulecast.workloads.kinds import plain_op
 from joulecast.workloads.sources import open_workload
 
 SCHEMA = "joulecast.tune-model/1"
@@ -293,8 +294,8 @@ def operator_for(kind: str, told: Mapping[str, str]) -> tuple[str, dict[str, Any
         cached = size("past_len", 0) + size("query_len")
         # A cache grows token by token: kernels are tuned for the next power of two.
         return "attention_decode", {**heads, "cached": 1 << max(cached - 1, 0).bit_length()}, ""
-    if kind == "row_reduction" and told.get("op") in _REDUCTIONS and size("inputs") == 1:
-        return told["op"], {"rows": size("rows"), "columns": size("dim"), "dtype": dtype}, ""
+    if kind == "row_reduction" and plain_op(told.get("op", "")) in _REDUCTIONS and size("inputs") == 1:
+        return plain_op(told["op"]), {"rows": size("rows"), "columns": size("dim"), "dtype": dtype}, ""
     if kind == "conv2d":
         return _convolution(size, told, dtype)
     return "", {}, f"no kernel here computes {kind.replace('_', ' ')}"

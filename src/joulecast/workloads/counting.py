@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.workloads.kinds import KINDS, REDUCTIONS, kind
+from joulecast.workloads.kinds import KINDS, REDUCTIONS, kind, plain_op
 from joulecast.workloads.table import OpTable, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -182,7 +182,7 @@ def _conv2d(t: OpTable, _: bool) -> Floats:
 
 
 def _row_reduction(t: OpTable, _: bool) -> Floats:
-    each = np.array([_REDUCTION_FLOP[word] for word in REDUCTIONS])
+    each = np.array([_REDUCTION_FLOP[plain_op(word)] for word in REDUCTIONS])
     return np.asarray(t["rows"] * t["dim"] * each[t["op"]])
 
 

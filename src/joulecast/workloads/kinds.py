@@ -143,11 +143,38 @@ _CONVOLUTION = (
     _dtype("dtype", "format of the operands"),
 )
 
-REDUCTIONS = ("softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "sum", "max", "mean", "pool")
+REDUCTIONS = (
+    "softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "sum", "max", "mean", "pool",
+    "rms_norm_unit", "rms_norm_wide", "rms_norm_late",
+)  # fmt: skip
 ELEMENTWISE = (
     "add", "mul", "div", "sub", "pow", "relu", "gelu", "silu", "tanh", "sigmoid", "exp", "scale", "cast",
     "bias", "glu", "rope", "mask", "dropout", "fused", "other", "gelu_new", "quick_gelu",
+    "geglu", "geglu_new", "rope_partial", "rope_wide", "rope_halves", "rope_table",
 )  # fmt: skip
+
+#: Operations that are the same arithmetic as another and written otherwise in Python: eager code runs them in other
+#: pieces, one kernel of them costs what one of the other costs.
+WRITTEN_OTHERWISE: Mapping[str, str] = MappingProxyType(
+    {
+        "rms_norm_unit": "rms_norm",  # Gemma: the gain counts from one, in fp32
+        "rms_norm_wide": "rms_norm",  # OLMo 2, gpt-oss: the gain is applied in fp32, before the cast down
+        "rms_norm_late": "rms_norm",  # T5: what is scaled is the 16-bit input
+        "geglu": "glu",  # gated by GELU
+        "geglu_new": "glu",  # gated by GELU written out in Python
+        "rope_partial": "rope",  # a part of each head is rotated and laid beside the rest
+        "rope_wide": "rope",  # OLMo 2: rotated in fp32
+        "rope_halves": "rope",  # gpt-oss: the halves of a head are rotated by themselves
+        "rope_table": "other",  # sines and cosines of all places, which are small beside what they turn
+    }
+)
+
+
+def plain_op(op: str) -> str:
+    """The operation that `op` is in arithmetic, however it is written."""
+    return WRITTEN_OTHERWISE.get(op, op)
+
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "send_recv", "broadcast")
 ROUTINGS = ("balanced", "power_law_1.01", "power_law_1.2")
 
@@ -365,6 +392,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _size("elements", "elements moved"),
                     _dtype("dtype", "format read"),
                     _dtype("out_dtype", "format written", "dtype"),
+                    _size("parts", "tensors of that together, which eager code copies one by one", 1),
                 ),
                 split_out=("elements",),
             ),

@@ -20,6 +20,9 @@ _POINTWISE = (
 )
 _BETWEEN = frozenset(_POINTWISE.split())
 
+#: Copies that change nothing but where elements lie.
+_LAYOUT = frozenset({"clone", "contiguous", "_reshape_copy"})
+
 
 class Flow:
     """Which event wrote a value, and which read it."""
@@ -94,9 +97,31 @@ def _forward(flow: Flow, place: int) -> int:
         for reader in flow.readers.get(value, [])
         if events[reader].op in ("amax", "max")
     ]
-    for index in (*before[:-1], place, *after, *copies[1], *largest):
+    laid_out = _laid_out(flow, before[-1], after[-1])
+    for index in (*before[:-1], place, *after, *copies[1], *largest, *laid_out):
         events[index].rows = []
     return 1
+
+
+def _laid_out(flow: Flow, first: int, second: int) -> list[int]:
+    """Copies that bring queries, keys and values, and what is made of them, into the order that products need.
+
+    A fused kernel reads heads where they lie and writes those of a token side by side.
+    """
+    out = []
+    for product in (first, second):
+        for value, elements, _ in flow.events[product].reads[-2:]:
+            place = flow.writer.get(value)
+            if place is not None and flow.events[place].op in _LAYOUT and flow.readers.get(value) == [product]:
+                event = flow.events[place]
+                if event.reads and event.reads[0][1] == elements:
+                    out.append(place)
+    for value, elements, _ in flow.events[second].writes:
+        for place in flow.readers.get(value, []) if len(flow.readers.get(value, [])) == 1 else []:
+            event = flow.events[place]
+            if event.op in _LAYOUT and event.writes[0][1] == elements:
+                out.append(place)
+    return out
 
 
 def _fused(batch: int, heads: int, kv_heads: int, one: dict[str, Any], value: int, seen: Seen | None) -> Row:

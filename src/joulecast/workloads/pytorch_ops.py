@@ -94,7 +94,8 @@ HANDLERS: dict[str, Handler] = _table(
     ("sub sub_ rsub", rules.pointwise("sub")),
     ("mul mul_", rules.pointwise("mul")),
     ("div div_ reciprocal", rules.pointwise("div")),
-    ("pow pow_", rules.pointwise("pow", 2)),
+    ("pow pow_ square", rules.pointwise("pow")),
+    ("neg neg_ abs abs_ sqrt sqrt_ rsqrt rsqrt_ sign ceil floor round", rules.pointwise("other")),
     ("masked_fill masked_fill_ where", rules.pointwise("mask")),
     ("glu", rules.pointwise("glu", 11)),
     ("gelu_backward silu_backward tanh_backward sigmoid_backward elu_backward hardswish_backward mish_backward"

@@ -120,7 +120,7 @@ class Session:
         if outermost:
             self.outer_calls += 1
             self._begin(args, kwargs)
-        if not module._parameters:
+        if not _multiplies(module):
             self.calls += 1
         recorder.stack.append(path)
         try:
@@ -248,6 +248,14 @@ class Session:
         event = recorder.write_down("repeat", [], [one for one in given if isinstance(one, torch.Tensor)], made)
         event.repeat = (kept.start, kept.end)
         return tree_unflatten(made, kept.spec)
+
+
+def _multiplies(module: Any) -> bool:
+    """Whether a module multiplies by weights of its own: its call is counted with that multiply, not by itself."""
+    return not isinstance(module, torch.nn.Embedding) and any(
+        value is not None and value.dim() > 1 and ("weight" in name or "proj" in name)
+        for name, value in module._parameters.items()
+    )
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,22 @@ _KEPT = ("lm_head", "embed_out", "router", "gate", "classifier", "score", "head"
 _QUANTISED = ("gemm", "moe", "conv2d")
 
 
-def in_formats(workload: Workload, request: Request) -> Workload:
+def packed_experts(values: Mapping[str, object]) -> str:
+    """Format in which a checkpoint holds its experts, by its ``config.json``; empty where that of the model."""
+    block = values.get("quantization_config")
+    method = block.get("quant_method") if isinstance(block, Mapping) else None
+    return "w4a16_mxfp4" if method == "mxfp4" else ""
+
+
+def in_formats(workload: Workload, request: Request, experts: str = "") -> Workload:
     """A recorded workload, run in the activations' format, in the formats that `request` asks for.
 
     Parameters
     ----------
     workload : Workload
     request : Request
+    experts : str
+        Format of the checkpoint's experts, taken where `request` asks for none; see `packed_experts`.
 
     Returns
     -------
@@ -37,7 +46,10 @@ def in_formats(workload: Workload, request: Request) -> Workload:
         columns = dict(table.columns)
         if name in _QUANTISED and "dtype" in columns:
             quantised = (columns["dtype"] == act) & ~_kept_rows(workload, table)
-            wanted = request.gemm_dtype
+            packed = (
+                bool(experts) and name == "moe" and request.weight_dtype is None and request.dtype in ("bf16", "fp16")
+            )
+            wanted = experts if packed else request.gemm_dtype
             columns["dtype"] = np.where(quantised, np.int16(CODES[wanted]), columns["dtype"])
             if request.head_dtype != request.activation_dtype:
                 others = (columns["dtype"] == act) & ~quantised
@@ -61,7 +73,7 @@ def in_formats(workload: Workload, request: Request) -> Workload:
         tables=tables,
         info=info,
         memory=replace(workload.memory, weights_bytes=weights),
-        compiled=None if workload.compiled is None else in_formats(workload.compiled, request),
+        compiled=None if workload.compiled is None else in_formats(workload.compiled, request, experts),
     )
 
 

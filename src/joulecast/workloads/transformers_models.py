@@ -70,11 +70,12 @@ def from_transformers(values: Mapping[str, Any], request: Request, name: str) ->
         import transformers  # noqa: F401
     except ImportError:
         raise MissingExtraError(f"model type {shortened(values.get('model_type'), 40)!r}", "torch") from None
+    from joulecast.workloads.transformers_formats import packed_experts
     from joulecast.workloads.transformers_run import traced
 
     with offline():
         config = model_config(values)
-        return traced(config, request, name)
+        return traced(config, request, name, experts=packed_experts(values))
 
 
 def known_types() -> frozenset[str]:

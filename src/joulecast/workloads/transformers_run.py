@@ -30,10 +30,13 @@ from joulecast.workloads.workload_join import joined_workloads, renamed_passes
 
 #: How often inputs are changed as the model asks before other ones are tried.
 _REPAIRS = 4
+
+#: Tokens that Whisper's decoder starts from: language, task, and that there are no times.
+_SPOKEN = 4
 _FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
-def traced(config: Any, request: Request, name: str, model: Any = None) -> Workload:
+def traced(config: Any, request: Request, name: str, model: Any = None, experts: str = "") -> Workload:
     """The workload of a model of transformers.
 
     Parameters
@@ -44,6 +47,8 @@ def traced(config: Any, request: Request, name: str, model: Any = None) -> Workl
     name : str
     model : PreTrainedModel, optional
         Built already. Where it can't be run, two others of its type's classes are tried.
+    experts : str
+        Format of the checkpoint's experts; see `in_formats`.
 
     Returns
     -------
@@ -57,12 +62,12 @@ def traced(config: Any, request: Request, name: str, model: Any = None) -> Workl
     dtype = _FORMATS[request.activation_dtype]
     model = build_model(config, dtype) if model is None else model
     try:
-        return _traced(config, request, name, model, dtype)
+        return in_formats(_traced(config, request, name, model, dtype), request, experts)
     except InputError as error:
         first = error
     for cls in [one for one in model_classes(config) if one is not type(model)][:2]:
         try:
-            made = _traced(config, request, name, build_model(config, dtype, cls), dtype)
+            made = in_formats(_traced(config, request, name, build_model(config, dtype, cls), dtype), request, experts)
         except InputError:
             continue
         note = f"{type(model).__name__} could not be run: {cls.__name__} is"
@@ -78,7 +83,9 @@ def _traced(config: Any, request: Request, name: str, model: Any, dtype: Any, /,
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     limit = attribute(text, "max_position_embeddings", "n_positions")
     tokens = request.prompt_tokens or min(512, limit if isinstance(limit, int) and limit > 0 else 512)
-    sizes = Sizes(request.batch, tokens, request.decoder_tokens, request.image_size)
+    heard = config.model_type == "whisper"  # its prompt is the decoder's
+    start = (request.prompt_tokens or _SPOKEN) if heard else request.decoder_tokens
+    sizes = Sizes(request.batch, tokens, start, request.image_size)
     first: BaseException | None = None
     tries = [(inputs, extra) for extra in _extras(model, request) for inputs in attempts(model, config, sizes)]
     names = forward_names(model)
@@ -173,7 +180,7 @@ def _finished(
         if not cached:
             raise InputError(f"{name} fills no cache when it is run: leave generate_tokens at 0")
         workload = _with_decoding(workload, model, request, options, cache, tokens)
-    return in_formats(workload, request)
+    return workload
 
 
 def _cache_bytes(cache: Any) -> float:

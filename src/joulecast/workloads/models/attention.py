@@ -29,9 +29,11 @@ def emit_attention(net: Net, model: Decoder, queries: int, past: int) -> None:
             rows, width = (tokens, heads * dim) if whole else (tokens * heads, dim)
             net.norm(model.norm, f"{path}.{name}", rows, width, count=layers, shard="out")
     if model.rotary_dim:
-        rotated = tokens * (model.num_heads + model.num_kv_heads) * model.rotary_dim
-        net.elementwise("rope", f"{path}.rope", rotated, count=layers, shard="out", flop=3)
-    net.copy(f"{path}.cache_append", 2 * tokens * narrow, count=layers, shard="out", out_dtype=request.cache_dtype)
+        share = model.rotary_dim / dim
+        op = model.rope if share == 1 else "rope_partial"
+        net.elementwise(op, f"{path}.rope", tokens * (wide + narrow), count=layers, shard="out", flop=3 * share)
+    cache: dict[str, Any] = {"shard": "out", "out_dtype": request.cache_dtype, "parts": 2}
+    net.copy(f"{path}.cache_append", 2 * tokens * narrow, count=layers, **cache)
     if model.sinks:
         net.weight(model.num_heads, stored=layers)
     for window, count in _seen(model, past + queries):
@@ -78,7 +80,8 @@ def emit_mla(net: Net, model: Decoder, mla: Mla, queries: int, past: int) -> Non
     net.linear(f"{path}.kv_a_proj", tokens, hidden, mla.kv_rank + mla.rope_dim, bias=model.qkv_bias, count=layers)
     net.norm(model.norm, f"{path}.kv_a_norm", tokens, mla.kv_rank, count=layers)
     net.elementwise("rope", f"{path}.rope", tokens * (heads + 1) * mla.rope_dim, count=layers, shard="out", flop=3)
-    net.copy(f"{path}.cache_append", tokens * (mla.kv_rank + mla.rope_dim), count=layers, out_dtype=request.cache_dtype)
+    width = mla.kv_rank + mla.rope_dim
+    net.copy(f"{path}.cache_append", tokens * width, count=layers, out_dtype=request.cache_dtype, parts=2)
     formats = {"attn_dtype": request.attention_dtype, "kv_cache_dtype": request.cache_dtype}
     if past:
         _emit_absorbed(net, model, mla, past, formats)
@@ -86,7 +89,7 @@ def emit_mla(net: Net, model: Decoder, mla: Mla, queries: int, past: int) -> Non
         net.linear(
             f"{path}.kv_b_proj", tokens, mla.kv_rank, heads * (mla.nope_dim + mla.value_dim), count=layers, shard="out"
         )
-        net.copy(f"{path}.concat", 2 * tokens * heads * key_dim, count=layers, shard="out")
+        net.copy(f"{path}.concat", 2 * tokens * heads * key_dim, count=layers, shard="out", parts=2)
         net.op(
             "context_attention",
             f"{path}.core",

@@ -55,8 +55,12 @@ def _encoder(config: Config, request: Request, model: Encoder) -> Workload:
     if model.type_rows:
         net.embedding("embeddings.token_types", tokens, width, model.type_rows)
         net.elementwise("add", "embeddings.add_types", tokens * width, inputs=2)
-    net.embedding("embeddings.positions", tokens, width, model.position_rows)
-    net.elementwise("add", "embeddings.add_positions", tokens * width, inputs=2)
+    if model.limit < model.position_rows:  # positions are counted from the tokens that are no padding
+        net.counted_positions("embeddings.position_ids", tokens)
+        net.embedding("embeddings.positions", tokens, width, model.position_rows)
+        net.elementwise("add", "embeddings.add_positions", tokens * width, inputs=2)
+    else:
+        net.positions("embeddings.positions", "embeddings.add_positions", prompt, width, model.position_rows)
     net.norm("layer_norm", "embeddings.norm", tokens, width, bias=True)
     if width != hidden:
         net.linear("embeddings.project", tokens, width, hidden, bias=True)

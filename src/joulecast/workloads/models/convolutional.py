@@ -100,6 +100,9 @@ def _resnet(config: Config, request: Request) -> Workload:
     mean_pool(net, "pool", batch, inputs, size)
     classifier(net, config, inputs)
     info = vision_info(config, image, sum(depths), inputs)
+    # a block is three modules, its shortcut one (two where it multiplies), and each of its convolutions three
+    multiplied = len(depths) - (0 if early or hidden[0] != stem else 1)
+    info["module_calls"] = sum(depths) * (13 if bottleneck else 10) + multiplied + len(depths) + 11
     return net.build(info=info, notes=image_notes(config, request))
 
 
@@ -202,6 +205,7 @@ def _convnext(config: Config, request: Request) -> Workload:
     net.norm("layer_norm", "final_norm", batch, hidden[-1], bias=True)
     classifier(net, config, hidden[-1])
     info = vision_info(config, image, sum(depths), hidden[-1])
+    info["module_calls"] = 4 * sum(depths) + 2 * len(depths) + 5
     return net.build(info=info, notes=image_notes(config, request))
 
 

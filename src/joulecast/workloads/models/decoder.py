@@ -80,7 +80,10 @@ def _emit_pass(net: Net, model: Decoder, queries: int, past: int) -> None:
     """One pass over `queries` new tokens a sequence, after `past` cached ones; decoding where there are any."""
     tokens = net.request.batch * queries
     hidden = model.hidden_size
-    _emit_embeddings(net, model, tokens)
+    _emit_embeddings(net, model, tokens, queries)
+    rotated = model.mla.rope_dim if model.mla else model.rotary_dim
+    if rotated:
+        net.elementwise("rope_table", "rotary", queries * rotated, count=model.rope_tables)
     layers = model.num_layers
     side_by_side = model.norms in ("shared", "parallel")
 
@@ -121,7 +124,7 @@ def _emit_pass(net: Net, model: Decoder, queries: int, past: int) -> None:
     _emit_head(net, model, tokens, tokens if net.request.logits == "all" else net.request.batch)
 
 
-def _emit_embeddings(net: Net, model: Decoder, tokens: int) -> None:
+def _emit_embeddings(net: Net, model: Decoder, tokens: int, queries: int) -> None:
     hidden = model.hidden_size
     width = model.embedding_dim or hidden
     net.embedding("embeddings.tokens", tokens, width, model.vocab_size)
@@ -129,9 +132,11 @@ def _emit_embeddings(net: Net, model: Decoder, tokens: int) -> None:
         net.elementwise("mul", "embeddings.scale", tokens * width)
     if width != hidden:
         net.linear("embeddings.project_in", tokens, width, hidden)
-    if model.position_rows:
+    if model.position_rows and model.counted_positions:
         net.embedding("embeddings.positions", tokens, hidden, model.position_rows)
         net.elementwise("add", "embeddings.add", tokens * hidden, inputs=2)
+    elif model.position_rows:
+        net.positions("embeddings.positions", "embeddings.add", queries, hidden, model.position_rows)
     if model.embedding_norm:
         net.norm(model.norm, "embeddings.norm", tokens, hidden, bias=model.norm_bias)
 
@@ -168,7 +173,9 @@ def _emit_mlp(net: Net, model: Decoder, path: str, tokens: int, inter: int, coun
 
 def _emit_moe(net: Net, model: Decoder, moe: Moe, tokens: int) -> None:
     hidden, count, path = model.hidden_size, moe.num_layers, "layers.*.moe"
-    net.linear(f"{path}.router", tokens, hidden, moe.num_experts, bias=moe.router_bias, count=count, head=True)
+    experts = moe.num_experts
+    router: dict[str, Any] = {"bias": moe.router_bias, "count": count, "head": True, "wide": moe.wide_router}
+    net.linear(f"{path}.router", tokens, hidden, experts, **router)
     if moe.score_bias:
         net.weight(moe.num_experts, stored=count)
     if moe.scoring == "sigmoid":

@@ -31,6 +31,8 @@ class Moe:
         Whether their output is scaled by a learned gate.
     scoring : str
         ``softmax`` or ``sigmoid`` of the router's scores.
+    wide_router : bool
+        Whether the router multiplies in fp32.
     router_bias, score_bias, bias : bool
         Bias of the router, correction bias of the selection, biases of the experts.
     format : str
@@ -44,6 +46,7 @@ class Moe:
     shared_inter_size: int = 0
     shared_gate: bool = False
     scoring: str = "softmax"
+    wide_router: bool = False
     router_bias: bool = False
     score_bias: bool = False
     bias: bool = False
@@ -62,7 +65,7 @@ class Decoder:
     limit : int or None
         Most tokens a sequence; None where positions are not bounded.
     norm : str
-        ``rms_norm`` or ``layer_norm``.
+        ``layer_norm``, ``rms_norm`` or one of the ways to write that.
     norms : str
         Where norms stand: ``pre`` (before attention and MLP), ``post_add`` (after each residual sum),
         ``post`` (after attention and MLP), ``sandwich`` (both sides), ``shared`` (one for both, which run
@@ -73,8 +76,14 @@ class Decoder:
         (keys that a query sees, number of layers); 0 keys: all before it.
     rotary_dim : int
         Width of a head that is rotated; 0 for none.
+    rope : str
+        How the rotation is written, where all of a head is rotated: ``rope``, ``rope_wide`` or ``rope_halves``.
+    rope_tables : int
+        Sets of sines and cosines: one for each base that layers rotate with.
     position_rows : int
         Rows of the table of learned positions; 0 for none.
+    counted_positions : bool
+        Whether each sequence's positions are counted from its mask, instead of being the same for all.
     embedding_dim : int
         Width of the vocabulary vectors where it differs from `hidden_size` (projected both ways); else 0.
     extra_parameters : int
@@ -101,6 +110,8 @@ class Decoder:
     scaled_query: bool = False
     sinks: bool = False
     rotary_dim: int = 0
+    rope: str = "rope"
+    rope_tables: int = 1
     windows: tuple[tuple[int, int], ...] = ()
     activation: str = "silu"
     gated: bool = True
@@ -109,6 +120,7 @@ class Decoder:
     moe: Moe | None = None
     mla: Mla | None = None
     position_rows: int = 0
+    counted_positions: bool = False
     embedding_dim: int = 0
     embedding_norm: bool = False
     scaled_embedding: bool = False

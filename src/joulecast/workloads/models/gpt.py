@@ -86,6 +86,7 @@ def _opt(config: Config) -> Decoder:
         norms="pre" if before else "post_add",
         final_norm=before,
         position_rows=limit + 2,  # the first two rows stand for padding
+        counted_positions=True,
         limit=limit,
         scaled_query=True,
         embedding_dim=0 if width == hidden else width,

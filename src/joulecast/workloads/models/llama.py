@@ -99,12 +99,13 @@ _GEMMA = {"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh", "head_
 
 
 def _gemma(config: Config) -> Decoder:
-    return llama_like(config, scaled_embedding=True, activation="gelu")
+    return llama_like(config, norm="rms_norm_unit", scaled_embedding=True, activation="gelu")
 
 
 def _gemma2(config: Config) -> Decoder:
     return llama_like(
         config,
+        norm="rms_norm_unit",
         activation="gelu",
         scaled_embedding=True,
         norms="sandwich",
@@ -129,8 +130,10 @@ def _gemma3_text(config: Config, extra_parameters: int = 0, notes: tuple[str, ..
     return llama_like(
         config,
         family="gemma3",
+        norm="rms_norm_unit",
         norms="sandwich",
         qk_norm="head",
+        rope_tables=2,
         scaled_embedding=True,
         # The scaled positions are in the config's limit already, unlike elsewhere.
         limit=config.size("max_position_embeddings"),
@@ -163,7 +166,7 @@ def _phi3(config: Config) -> Decoder:
 
 
 def _olmo2(config: Config) -> Decoder:
-    return llama_like(config, norms="post", qk_norm="full")
+    return llama_like(config, norm="rms_norm_wide", norms="post", qk_norm="full", rope="rope_wide")
 
 
 _DECODERS: Mapping[str, tuple[Callable[[Config], Decoder], Mapping[str, Any]]] = {

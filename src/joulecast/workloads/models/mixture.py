@@ -71,7 +71,16 @@ def _gpt_oss(config: Config) -> Decoder:
         format="w4a16_mxfp4" if packed else "",
     )
     windows = sliding_layers(config, lambda index: index % 2 == 0)
-    return llama_like(config, moe=moe, sinks=True, qkv_bias=True, out_bias=True, windows=windows)
+    return llama_like(
+        config,
+        norm="rms_norm_wide",
+        rope="rope_halves",
+        moe=moe,
+        sinks=True,
+        qkv_bias=True,
+        out_bias=True,
+        windows=windows,
+    )
 
 
 def _deepseek(config: Config) -> Decoder:
@@ -97,6 +106,7 @@ def _deepseek(config: Config) -> Decoder:
             num_layers=sum(index % step == 0 for index in range(dense, layers)),
             shared_inter_size=inter * config.size("n_shared_experts", default=0, minimum=0),
             scoring="sigmoid" if sigmoid else "softmax",
+            wide_router=True,
             score_bias=sigmoid,
         )
     return llama_like(config, mla=mla, moe=moe, head_dim=mla.nope_dim + mla.rope_dim, num_kv_heads=1)

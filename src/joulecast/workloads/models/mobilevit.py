@@ -94,10 +94,10 @@ def _mobile_block(
     # An image that does not divide into patches is stretched to the next that does.
     high, wide = ((n + patch - 1) // patch for n in size)
     places, length = batch * patch * patch, high * wide
-    net.copy(f"{layer}.unfold", places * length * width)
+    net.copy(f"{layer}.unfold", places * length * width, count=2)  # rows apart, then columns
     emit_layers(net, model, f"{layer}.transformer.*", places, length)
     net.norm("layer_norm", f"{layer}.norm", places * length, width, bias=True)
-    net.copy(f"{layer}.fold", places * length * width)
+    net.copy(f"{layer}.fold", places * length * width, count=2)
     conv_norm_act(net, f"{layer}.project_out", batch, (width, channels), size, 1, act=act)
     net.copy(f"{layer}.concat", 2 * batch * channels * size[0] * size[1])
     conv_norm_act(net, f"{layer}.fuse", batch, (2 * channels, channels), size, kernel, act=act)

@@ -81,11 +81,17 @@ class Net:
         stored: float | None = None,
         shard: str = "none",
         head: bool = False,
+        wide: bool = False,
     ) -> None:
-        """A dense layer; its bias is added by the multiply. `head`: one that stays in 16 bit."""
+        """A dense layer; its bias is added by the multiply. `head`: one that stays in 16 bit; `wide`: run in fp32."""
         multiplied = self.request.head_dtype if head else self.request.gemm_dtype
         held = count if stored is None else stored
         self.weight(inputs * outputs, stored=held, format=multiplied)
+        if wide and multiplied != "fp32":
+            cast = {"op": "cast", "dtype": self.act, "out_dtype": "fp32"}
+            self.op("elementwise", f"{layer}.cast", count=count, elements=rows * inputs, **cast)
+            self.op("elementwise", f"{layer}.cast_weights", count=count, elements=inputs * outputs, **cast)
+            multiplied = "fp32"
         if bias:
             self.weight(outputs, stored=held)
             self._biased[layer] = None
@@ -113,6 +119,15 @@ class Net:
         self.builder.add(
             "row_reduction", layer=layer, count=count, shard=shard, op=op, rows=rows, dim=dim, dtype=self.act
         )
+
+    def positions(self, layer: str, added: str, length: int, dim: int, table_rows: int) -> None:
+        """Learned positions of `length` tokens, the same for all sequences, and their sum with the stream (`added`)."""
+        self.embedding(layer, length, dim, table_rows)
+        self.add_alike(added, length * dim)
+
+    def add_alike(self, layer: str, elements: int) -> None:
+        """A sum with `elements` that are the same for all sequences: small beside the stream of more than two."""
+        self.elementwise("add", layer, self.request.batch * elements, inputs=1 if self.request.batch > 2 else 2)
 
     def embedding(
         self, layer: str, rows: int, dim: int, table_rows: int, *, count: float = 1, stored: float | None = None
@@ -145,16 +160,53 @@ class Net:
             dtype=self.act,
         )
 
+    def chain(self, layer: str, elements: int, steps: str, *, count: float = 1) -> None:
+        """Elementwise operations one after the other, on integers too.
+
+        `steps` are words of the operation and the formats it reads and writes, such as ``cast:int8>fp32``; in fp64
+        (or 64-bit integers) where none is given. A number before the word is that of its inputs, 1 by default.
+        """
+        for step in steps.split():
+            word, _, formats = step.partition(":")
+            read, _, written = (formats or "fp64").partition(">")
+            inputs = int(word[0]) if word[0].isdigit() else 1
+            op = word.lstrip("0123456789")
+            self.op(
+                "elementwise", layer, count=count, op=op, elements=elements, inputs=inputs, flop_per_element=1,
+                dtype=read, out_dtype=written or read,
+            )  # fmt: skip
+
+    def counted_positions(self, layer: str, tokens: int) -> None:
+        """Places of tokens that are no padding: compared, summed up along the sequence, and looked up."""
+        self.chain(layer, tokens, "other:fp64>int8 cast:int8>fp32 other:fp32>fp64 cast:fp64>fp32 add:fp32 2mul:fp32")
+        self.chain(layer, tokens, "cast:fp32>fp64 add")
+        self.op("gather", layer, rows=tokens, dim=1, table_rows=tokens, dtype="fp64")
+
     def glu(self, act: str, layer: str, elements: int, *, count: float = 1) -> None:
         """The gate of a gated MLP: activation of one half times the other."""
-        self.elementwise("glu", layer, elements, inputs=2, count=count, shard="out", flop=ACTIVATION_FLOP[act] + 1)
+        op = {"gelu": "geglu", "gelu_new": "geglu_new"}.get(act, "glu")
+        self.elementwise(op, layer, elements, inputs=2, count=count, shard="out", flop=ACTIVATION_FLOP[act] + 1)
 
     def copy(
-        self, layer: str, elements: int, *, count: float = 1, shard: str = "none", out_dtype: str | None = None
+        self,
+        layer: str,
+        elements: int,
+        *,
+        count: float = 1,
+        shard: str = "none",
+        out_dtype: str | None = None,
+        parts: int = 1,
     ) -> None:
-        """A copy into another place or layout."""
+        """A copy into another place or layout, of `parts` tensors together."""
         self.builder.add(
-            "copy", layer=layer, count=count, shard=shard, elements=elements, dtype=self.act, out_dtype=out_dtype
+            "copy",
+            layer=layer,
+            count=count,
+            shard=shard,
+            elements=elements,
+            dtype=self.act,
+            out_dtype=out_dtype,
+            parts=parts,
         )
 
     def op(self, kind: str, layer: str, *, count: float = 1, shard: str = "none", **columns: Any) -> None:

@@ -25,11 +25,13 @@ class Stack:
     ----------
     hidden, layers, heads, head_dim, inter : int
     norm : str
-        ``rms_norm`` (no bias) or ``layer_norm``.
+        ``rms_norm_late`` (no bias) or ``layer_norm``.
     bias : bool
         Biases in all dense layers but the key projection.
     gated : bool
     activation : str
+    position_bias : bool
+        Scores get a bias by distance, laid out for each layer.
     laid_out : bool
         Queries scaled by themselves, and queries, keys and values copied so that a head's rows lie together.
     """
@@ -44,6 +46,7 @@ class Stack:
     gated: bool
     activation: str
     laid_out: bool = False
+    position_bias: bool = False
 
     @property
     def width(self) -> int:
@@ -64,10 +67,11 @@ def _t5(config: Config, request: Request) -> Workload:
         heads=config.size("num_heads"),
         head_dim=config.size("d_kv"),
         inter=config.size("d_ff"),
-        norm="rms_norm",
+        norm="rms_norm_late",
         bias=False,
         gated=gated,
         activation=activation(named, "act"),
+        position_bias=True,
     )
     decoder_layers = config.size("num_decoder_layers", default=layers, maximum=2**14)
     decoder = Stack(**{**stack.__dict__, "layers": decoder_layers})
@@ -79,13 +83,13 @@ def _t5(config: Config, request: Request) -> Workload:
     net.begin_pass("prefill", tokens=request.batch * (prompt + start))
     tokens = request.batch * prompt
     net.embedding("encoder.embeddings", tokens, hidden, vocab)
-    net.embedding("encoder.position_bias", prompt * prompt, stack.heads, buckets)
+    _emit_position_bias(net, "encoder", prompt, prompt, stack.heads, buckets)
     _emit_encoder(net, stack, prompt)
 
     def decode(queries: int, past: int) -> None:
         rows = request.batch * queries
         net.embedding("decoder.embeddings", rows, hidden, vocab, stored=0)
-        net.embedding("decoder.position_bias", queries * (past + queries), stack.heads, buckets)
+        _emit_position_bias(net, "decoder", queries, past + queries, stack.heads, buckets)
         _emit_decoder(net, decoder, queries, past, prompt)
         if request.logits != "none":
             scored = rows if request.logits == "all" else request.batch
@@ -97,7 +101,18 @@ def _t5(config: Config, request: Request) -> Workload:
     for past, repeats in decode_steps(start, request.generate_tokens):
         net.begin_pass("decode", repeats=repeats, tokens=request.batch)
         decode(1, past)
-    return _finish(net, config, decoder, prompt, start, vocab, {"prompt_tokens": prompt, "max_tokens": None})
+    calls = {"module_calls": 11 * layers + 15 * decoder_layers + 13, "decode_module_calls": 15 * decoder_layers + 7}
+    return _finish(net, config, decoder, prompt, start, vocab, {"prompt_tokens": prompt, "max_tokens": None, **calls})
+
+
+def _emit_position_bias(net: Net, part: str, queries: int, keys: int, heads: int, buckets: int) -> None:
+    """Buckets of the distances between queries and keys, and the bias of each from a learned table, once a pass."""
+    layer, pairs = f"{part}.position_bias", queries * keys
+    net.chain(layer, max(queries, keys), "0other 0other add")
+    two_sided = "other:fp64>int8 cast:int8>fp64 mul add other" if part == "encoder" else "0other 2other other"
+    net.chain(layer, pairs, f"2sub {two_sided} other:fp64>int8 cast:fp64>fp32 div:fp32 other:fp32 div:fp32 mul:fp32")
+    net.chain(layer, pairs, "cast:fp32>fp64 add 0other 2other 2mask 2add")
+    net.embedding(layer, pairs, heads, buckets)
 
 
 def _whisper(config: Config, request: Request) -> Workload:
@@ -124,15 +139,21 @@ def _whisper(config: Config, request: Request) -> Workload:
     for name, inputs, width, stride in (("conv1", mels, 2 * frames, 1), ("conv2", hidden, 2 * frames, 2)):
         net.conv(f"encoder.{name}", batch, (inputs, hidden), (1, width + 2), (1, 3), stride=stride, bias=True)
         net.elementwise(act, f"encoder.{name}.activation", batch * hidden * width // stride)
-    net.weight(frames * hidden)
-    net.elementwise("add", "encoder.positions", batch * frames * hidden, inputs=2)
+    net.chain("encoder.position_ids", frames, "0other")
+    net.positions("encoder.position_rows", "encoder.positions", frames, hidden, frames)
     _emit_encoder(net, encoder, frames)
 
     def decode(queries: int, past: int) -> None:
         rows = batch * queries
         net.embedding("decoder.embeddings", rows, hidden, vocab)
+        net.chain("decoder.position_ids", queries, "0other add")
+        net.op("copy", "decoder.position_ids", elements=rows, dtype="fp64")
         net.embedding("decoder.positions", rows, hidden, limit)
         net.elementwise("add", "decoder.add", rows * hidden, inputs=2)
+        if queries > 1:  # the mask is made after a look at whether places follow each other
+            net.chain("decoder.mask", rows, "sub 2sub other:fp64>int8 other:int8>fp64 other:fp64>int8")
+            net.op("copy", "decoder.mask", elements=rows, dtype="fp64")
+            net.reduction("max", "decoder.mask", 1, batch)
         _emit_decoder(net, decoder, queries, past, frames)
         if request.logits != "none":
             scored = rows if request.logits == "all" else batch
@@ -142,7 +163,12 @@ def _whisper(config: Config, request: Request) -> Workload:
     for past, repeats in decode_steps(prompt, request.generate_tokens):
         net.begin_pass("decode", repeats=repeats, tokens=batch)
         decode(1, past)
-    return _finish(net, config, decoder, frames, prompt, vocab, {"prompt_tokens": prompt, "max_tokens": limit})
+    calls = {
+        "module_calls": 5 * encoder.layers + 7 * decoder.layers + 9,
+        "decode_module_calls": 7 * decoder.layers + 6,
+    }
+    facts = {"prompt_tokens": prompt, "max_tokens": limit, **calls}
+    return _finish(net, config, decoder, frames, prompt, vocab, facts)
 
 
 def _finish(
@@ -173,7 +199,9 @@ def _emit_encoder(net: Net, stack: Stack, length: int) -> None:
     rows = net.request.batch * length
     path = "encoder.layers.*"
     _emit_norm(net, stack, f"{path}.attention_norm", rows)
-    _emit_qkv(net, stack, f"{path}.attention", rows, rows)
+    _emit_qkv(net, stack, f"{path}.attention", rows, rows, cached=False)
+    if stack.position_bias:
+        net.copy(f"{path}.attention.bias", length * length * stack.heads, count=stack.layers, shard="out")
     _emit_cross(net, stack, f"{path}.attention", length, length)
     _emit_out(net, stack, f"{path}.attention", rows)
     _emit_mlp(net, stack, path, rows)
@@ -193,7 +221,11 @@ def _emit_decoder(net: Net, stack: Stack, queries: int, past: int, source: int) 
         count=stack.layers,
         shard="out",
         out_dtype=request.cache_dtype,
+        parts=2,
     )
+    if stack.position_bias and queries > 1:
+        bias = queries * (past + queries) * stack.heads
+        net.copy(f"{path}.attention.bias", bias, count=stack.layers, shard="out")
     net.op(
         "generation_attention" if past else "context_attention",
         f"{path}.attention.core",
@@ -210,6 +242,10 @@ def _emit_decoder(net: Net, stack: Stack, queries: int, past: int, source: int) 
     _emit_out(net, stack, f"{path}.attention", rows)
     _emit_norm(net, stack, f"{path}.cross_norm", rows)
     _emit_qkv(net, stack, f"{path}.cross", rows, 0 if past else request.batch * source)
+    if not past:
+        kept = 2 * request.batch * source * stack.width
+        cache: dict[str, Any] = {"shard": "out", "out_dtype": request.cache_dtype, "parts": 2}
+        net.copy(f"{path}.cross.cache", kept, count=stack.layers, **cache)
     _emit_cross(net, stack, f"{path}.cross", queries, source)
     _emit_out(net, stack, f"{path}.cross", rows)
     _emit_mlp(net, stack, path, rows)
@@ -221,7 +257,7 @@ def _emit_norm(net: Net, stack: Stack, layer: str, rows: int, count: int | None 
     net.norm(stack.norm, layer, rows, stack.hidden, bias=stack.norm == "layer_norm", count=each)
 
 
-def _emit_qkv(net: Net, stack: Stack, path: str, rows: int, kv_rows: int) -> None:
+def _emit_qkv(net: Net, stack: Stack, path: str, rows: int, kv_rows: int, *, cached: bool = True) -> None:
     """Projections of queries, and of keys and values where `kv_rows` is not 0."""
     for name, count, bias in (("q_proj", rows, True), ("k_proj", kv_rows, False), ("v_proj", kv_rows, True)):
         if count:
@@ -229,7 +265,8 @@ def _emit_qkv(net: Net, stack: Stack, path: str, rows: int, kv_rows: int) -> Non
             net.linear(f"{path}.{name}", count, stack.hidden, stack.width, bias=biased, count=stack.layers, shard="out")
             if stack.laid_out and name == "q_proj":
                 net.elementwise("mul", f"{path}.scale", count * stack.width, count=stack.layers, shard="out")
-            if stack.laid_out and count > net.request.batch:  # a single token's heads lie together as they are
+            # a single token's heads lie together as they are, and what is cached is laid out there
+            if stack.laid_out and count > net.request.batch and (name == "q_proj" or not cached):
                 net.copy(f"{path}.{name}_heads", count * stack.width, count=stack.layers, shard="out")
 
 

@@ -105,7 +105,7 @@ def _emit_patches(net: Net, config: Config, path: str, size: int, hidden: int, *
     # Positions are learned at the model's own image size and interpolated to others.
     own = (config.size("image_size", default=224) // patch) ** 2 + 1
     net.weight((own + 1) * hidden)
-    net.elementwise("add", f"{path}.positions", request.batch * length * hidden, inputs=2)
+    net.add_alike(f"{path}.positions", length * hidden)
     return length
 
 
@@ -176,18 +176,34 @@ def _clip(config: Config, request: Request) -> Workload:
 
     rows = batch * prompt
     net.embedding("text.embeddings", rows, text.hidden, vocab)
-    net.embedding("text.positions", rows, text.hidden, limit)
-    net.elementwise("add", "text.add", rows * text.hidden, inputs=2)
+    net.positions("text.positions", "text.add", prompt, text.hidden, limit)
     emit_layers(net, text, "text.layers.*", batch, prompt, causal=True)
     net.norm("layer_norm", "text.final_norm", rows, text.hidden, bias=True)
+    net.chain("text.last_token", rows, "cast:fp64>fp32 other:fp32>int8 cast:int8>fp32")
+    net.reduction("max", "text.last_token", batch, prompt)
+    net.op("gather", "text.last_token", rows=batch, dim=text.hidden, table_rows=rows, dtype=net.act)
     net.linear("text.projection", batch, text.hidden, joint)
 
+    for name in ("vision", "text"):
+        net.elementwise("pow", f"{name}.length", batch * joint)
+        net.reduction("sum", f"{name}.length", batch, joint)
+        net.elementwise("pow", f"{name}.length", batch)
+        net.elementwise("div", f"{name}.length", batch * joint)
     net.weight(1)
     net.linear("similarity", batch, joint, batch, stored=0, head=True)
+    net.elementwise("exp", "similarity.scale", 1, flop=8)
+    net.elementwise("mul", "similarity.scale", batch * batch)
     net.stream_elements = batch * max(patches * vision.hidden, prompt * text.hidden)
     facts = _facts(config, vision, size)
     return net.build(
-        info={**facts, "image_tokens": patches, "prompt_tokens": prompt, "vocab_size": vocab, "max_tokens": limit}
+        info={
+            **facts,
+            "image_tokens": patches,
+            "prompt_tokens": prompt,
+            "vocab_size": vocab,
+            "max_tokens": limit,
+            "module_calls": 6 * (vision.layers + text.layers) + 13,
+        }
     )
 
 
