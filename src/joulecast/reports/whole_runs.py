@@ -47,13 +47,14 @@ PARTS = {
         "scales by framework, the other GPU generation left out. "
         "torchvision and timm: scales by machine and precision, families of networks left out. Zeus: ratios of time "
         "and energy to the highest power limit, and power; static power, energies and voltage of each GPU fitted on "
-        "its other networks, nothing for the recommender, which waits for its input. "
+        "its other networks, those of the recommender, which waits for its input, on other GPUs that wait. "
         "Perseus: pipelines under clock plans and power limits, ratios to the highest; how the stages' work is "
         "balanced is measured once, energies fitted on the GPU's other models. Its stage clock sweeps: nothing fitted. "
-        "MLPerf: power of nodes of eight H100s; what the host draws and a factor on energies fitted on the other "
-        "benchmarks. del Rey: Keras networks, an image; the rate of the input is that of the machine's smallest "
-        "network. 'Configurations measured' are mean errors of the rest of a GPU's runs after a fit to ten of them, "
-        "chosen at random. 'Nothing fitted' is what is predicted out of the box.",
+        "MLPerf: steps and power of nodes of eight H100s; scales of time, what the host draws and a factor on energies "
+        "fitted on the other benchmarks. del Rey: Keras networks, an image; the rate of the input is that of the "
+        "machine's smallest network, factors on times and energies are fitted on the other machine. "
+        "'Configurations measured' are mean errors of the rest of a GPU's runs after a fit to ten of them, chosen at "
+        "random. 'Nothing fitted' is what is predicted out of the box.",
     ),
 }
 

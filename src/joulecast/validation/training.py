@@ -38,8 +38,13 @@ PROTOCOLS: dict[
         None,
     ),
     "timm": (lambda run: run.network, lambda _: ("",), None),
-    # a recommender that waits for its input says nothing of a busy GPU, nor the other way round: nothing fitted for it
-    "Zeus": (lambda run: run.network, lambda run: (f"{run.gpu}{' waiting' if run.network == 'ncf' else ''}",), POWERED),
+    # a recommender that waits for its input says nothing of a busy GPU, nor the other way round: it is predicted from
+    # other GPUs that wait
+    "Zeus": (
+        lambda run: run.gpu if run.network == "ncf" else run.network,
+        lambda run: ("waiting",) if run.network == "ncf" else (run.gpu,),
+        POWERED,
+    ),
 }
 
 #: Configurations of a GPU that are measured where the rest is predicted.
