@@ -374,6 +374,31 @@ def test_a_spec_that_does_not_fit_is_refused_in_a_line(changes, says):
     assert "\n" not in str(told.value)
 
 
+SCRIPT = """
+import triton, triton.language as tl
+import joulecast as jc
+
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2.0 * tl.load(x + at, mask=at < n), mask=at < n)
+
+spec = jc.kernel_spec(
+    double, space={"BLOCK": [128], "num_warps": [1]}, args={"x": ((1024,), "fp32"), "y": ((1024,), "fp32"), "n": 1024},
+    grid=lambda config: (1024 // config["BLOCK"],), outputs=["y"], reference=lambda given: {"y": 2.0 * given["x"]},
+)
+found = jc.tune(spec, gpu="a100", cache="c.sqlite", workers=1, timeout_s=600)
+print(found.notes[1], found.chosen)
+"""
+
+
+def test_a_script_that_tunes_as_it_runs_is_tested_without_running_all_of_it_again(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "tested against the reference on the CPU {'BLOCK': 128, 'num_warps': 1}\n"
+
+
 @pytest.mark.parametrize(
     ("where", "says"),
     [
@@ -385,6 +410,12 @@ def test_a_spec_that_does_not_fit_is_refused_in_a_line(changes, says):
 def test_what_can_not_be_imported_is_refused_in_a_line(where, says):
     with pytest.raises(InputError, match=says):
         imported(where)
+
+
+def test_a_space_that_its_constraints_leave_empty_is_told():
+    with pytest.raises(InputError, match="no configuration fulfils the constraints"):
+        kernel_spec(tuned_kernels.double, space={"BLOCK": [128]}, constraints=["BLOCK > 128"],
+                    args={"x": ((8,), "fp32"), "y": ((8,), "fp32"), "n": 8}, grid=(1,))  # fmt: skip
 
 
 def test_tensors_of_torch_are_taken_for_their_shape():

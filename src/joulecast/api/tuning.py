@@ -42,9 +42,12 @@ def tune(source: Any, space: Any = None, **options: Any) -> TuningResult:
         If no configuration runs, or energy can't be measured.
     """
     from joulecast.tuning.kernel import is_kernel, tuned
+    from joulecast.tuning.kernelspec import interpreting
     from joulecast.tuning.space import Space
     from joulecast.tuning.tune import replay, search
 
+    if interpreting():
+        raise InputError("a process that tests kernels tunes none: put the call under if __name__ == '__main__'")
     if "strategy" in options:
         options["strategy_name"] = options.pop("strategy")
     if is_kernel(source):

@@ -17,7 +17,7 @@ import numpy as np
 
 from joulecast.errors import InputError, shortened
 from joulecast.tuning.aot.pool import WALL_OVER_PROCESSOR
-from joulecast.tuning.kernelspec import Argument, KernelSpec, Tensor, need_torch
+from joulecast.tuning.kernelspec import INTERPRETS, Argument, KernelSpec, Tensor, need_torch
 from joulecast.tuning.space import Config
 
 _TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -136,7 +136,7 @@ def _run(
     timeout_s: float,
 ) -> list[str | None]:  # fmt: skip
     # The interpreter replaces Triton's own functions as they are imported: it needs a process of its own.
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "TRITON_INTERPRET": "1", INTERPRETS: "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         torch.save(runs, Path(folder) / "job.pt")
         command = [sys.executable, "-m", "joulecast.tuning.interpreter", folder, str(timeout_s)]

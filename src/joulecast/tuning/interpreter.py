@@ -37,10 +37,17 @@ def main(folder: str, seconds: float) -> None:
 
 
 def found(module: str, file: str, name: str, path: list[str]) -> Any:
-    """The kernel, from its module or, where that can't be imported by name, from its file."""
+    """The kernel, from its module or, where that can't be imported by name, from its file.
+
+    What a script does after it has defined the kernel, such as tuning it, may fail here: the kernel is there.
+    """
     sys.path[:] = path
     if module != "__main__" and importlib.util.find_spec(module) is not None:
-        return getattr(importlib.import_module(module), name)
+        try:
+            return getattr(importlib.import_module(module), name)
+        except Exception:  # whatever the user's module raises: its file tells whether the kernel came first
+            if not Path(file).is_file():
+                raise
     alias = "joulecast_tuned_" + "".join(letter if letter.isalnum() else "_" for letter in file)
     if alias in sys.modules:
         return getattr(sys.modules[alias], name)
@@ -49,7 +56,12 @@ def found(module: str, file: str, name: str, path: list[str]) -> Any:
     assert spec.loader is not None, file
     made = importlib.util.module_from_spec(spec)
     sys.modules[alias] = made
-    spec.loader.exec_module(made)
+    try:
+        spec.loader.exec_module(made)
+    except Exception:  # whatever the user's module raises
+        if not hasattr(made, name):
+            del sys.modules[alias]
+            raise
     return getattr(made, name)
 
 

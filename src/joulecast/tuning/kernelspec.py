@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,10 @@ class Tensor:
 
 
 Argument = Tensor | int | float | bool | None
+
+
+#: Set in the environment of the process that interprets kernels.
+INTERPRETS = "JOULECAST_INTERPRETS"
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,12 @@ class KernelSpec:
     @property
     def baseline(self) -> Config:
         """`default`, or the first configuration of the space where there is none."""
-        return self.default or self.space.config(next(self.space.enumerated()))
+        if self.default:
+            return self.default
+        first = next(self.space.enumerated(), None)
+        if first is None:
+            raise InputError(f"{self.name}: no configuration fulfils the constraints: loosen one of them")
+        return self.space.config(first)
 
     @property
     def source_hash(self) -> str:
@@ -153,6 +163,10 @@ def checked(spec: KernelSpec) -> KernelSpec:
         Naming what does not: no Triton kernel, parameters without a value, tunables that are no parameters.
     """
     kernel = spec.kernel
+    if interpreting():
+        return spec  # its module is imported for the kernel alone
+    if type(kernel).__name__ == "InterpretedFunction":
+        raise InputError(f"{spec.name}: unset TRITON_INTERPRET: what is interpreted can't be compiled")
     if not hasattr(kernel, "params") or not hasattr(kernel, "arg_names"):
         raise InputError(f"{spec.name}: the kernel must be a function under @triton.jit, not {type(kernel).__name__}")
     constexpr = {one.name for one in kernel.params if one.is_constexpr}
@@ -197,6 +211,11 @@ def _grid_of(spec: KernelSpec) -> None:
         raise InputError(f"{spec.name}: a grid has one to three sizes of 1 or more, not {grid}")
 
 
+def interpreting() -> bool:
+    """Whether this is the process that `joulecast.tuning.correctness` starts to run kernels in Triton's interpreter."""
+    return INTERPRETS in os.environ
+
+
 def need_triton() -> Any:
     """The ``triton`` module, ready to compile for a GPU that is not there.
 
@@ -205,8 +224,6 @@ def need_triton() -> Any:
     MissingExtraError
         If it is not installed.
     """
-    import os
-
     # Triton 3.9 warns unless this is set, and later versions default otherwise: it changes code.
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     try:
