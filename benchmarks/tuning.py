@@ -2,6 +2,7 @@
 
     python benchmarks/tuning.py shared/data/tuning --seeds 100
     python benchmarks/tuning.py shared/data/tuning --seeds 20 --only claims fixed
+    python benchmarks/tuning.py shared/data/tuning --keep done.json   # goes on where it was stopped
 
 Truth is what was recorded (of the A100's noisy launches their mean); meters add noise to it, or draw the noise that
 was recorded. The search sees noisy readings alone.
@@ -10,14 +11,18 @@ was recorded. The search sees noisy readings alone.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import joulecast.tuning
 from joulecast.meters.recording import Recording, read_recording
 from joulecast.meters.replay import Noise
 from joulecast.tuning.models import PowerModel, boosted, described, scores
@@ -37,7 +42,9 @@ def run(recording: Recording, noise: Noise, seed: int, slack: float, name: str =
     space = evaluator.space
     session = Session(space, evaluator, rng=np.random.default_rng(seed))
     begun = time.perf_counter()
-    found = strategy(name, **settings).run(session, Wanted(slack=slack, energy_readings=10**9 if settings else 600))
+    found = strategy(name, **settings).run(
+        session, Wanted(slack=slack, energy_readings=600 if name == "race" else 10**9)
+    )
     took = time.perf_counter() - begun
     assert evaluator.meter is not None
     truth = {code: evaluator.meter.truth_j(space.config(code)) for code in
@@ -50,9 +57,10 @@ def run(recording: Recording, noise: Noise, seed: int, slack: float, name: str =
     saved = 1.0 - truth[found.chosen] / float(recording.energy_j[fastest])
     true = 1.0 - truth[found.candidate] / truth[found.baseline] if found.candidate is not None else 0.0
     return {
-        "claims": found.chosen != found.baseline,
+        "claims": bool(found.chosen != found.baseline),
         "share": saved / best if best > 0 else np.nan,
-        "covered": None if found.saving is None else found.saving.lower <= true <= found.saving.upper,
+        "slower": float(recording.time_s[recording.row(space.config(found.chosen))] / recording.time_s[fastest] - 1.0),
+        "covered": None if found.saving is None else bool(found.saving.lower <= true <= found.saving.upper),
         "readings": session.energy_readings,
         "timed": len(session.times),
         "overhead_s": took - session.outside_s,
@@ -60,9 +68,49 @@ def run(recording: Recording, noise: Noise, seed: int, slack: float, name: str =
     }
 
 
+class Kept:
+    """Outcomes of searches by what was asked and by the code that searches: a run that was stopped goes on."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.held: dict[str, dict] = {}
+        folder = Path(str(joulecast.tuning.__file__)).parent
+        parts = [*sorted(folder.glob("*.py")), *sorted((folder / "strategies").glob("*.py"))]
+        searched = [part for part in parts if part.stem in SEARCHED or part.parent.name == "strategies"]
+        self.version = hashlib.sha256(b"".join(part.read_bytes() for part in searched)).hexdigest()[:8]
+
+    def open(self, path: Path) -> None:
+        """Take what a file holds; keep there from here on."""
+        self.path = path
+        if path.exists():
+            self.held = json.loads(path.read_text())
+
+    def find(self, question: list[Any], search: Callable[[], dict]) -> dict:
+        """The outcome of a question, searched for where it isn't held."""
+        key = json.dumps([self.version, *question])
+        if key not in self.held:
+            self.held[key] = search()
+            if self.path is not None:
+                part = self.path.with_suffix(".part")
+                part.write_text(json.dumps(self.held))
+                part.replace(self.path)
+        return self.held[key]
+
+
+#: Modules that decide what a search does.
+SEARCHED = {"fastest", "models", "replay", "session", "space", "statistics"}
+
+KEPT = Kept()
+
+
 def several(recordings: list[Recording], noise: Noise, seeds: int, slack: float, **more: Any) -> list[dict]:
     """Searches with different seeds, in turn over recordings."""
-    return [run(recordings[seed % len(recordings)], noise, seed, slack, **more) for seed in range(seeds)]
+    found = []
+    for seed in range(seeds):
+        recording = recordings[seed % len(recordings)]
+        asked = [recording.name, sorted(recording.constants.items()), vars(noise), seed, slack, sorted(more.items())]
+        found.append(KEPT.find(asked, partial(run, recording, noise, seed, slack, **more)))
+    return found
 
 
 def said(title: str, rows: list[dict]) -> None:
@@ -74,6 +122,7 @@ def said(title: str, rows: list[dict]) -> None:
         f"inside its interval {np.mean(covered):.1%} of {len(covered)}" if covered else "",
         f"share of the best saving {np.nanmedian(share):.0%} (quartile {np.nanquantile(share, 0.25):.0%})"
         if np.isfinite(share).any() else "",
+        f"slower than the fastest by {np.quantile([row['slower'] for row in rows], 0.95):.1%} in 95 %",
         f"readings {np.median([row['readings'] for row in rows]):.0f}",
         f"timed {np.median([row['timed'] for row in rows]):.0f}",
         f"overhead {np.sum([row['overhead_s'] for row in rows]) / np.sum([row['pipeline_s'] for row in rows]):.1%}",
@@ -129,8 +178,8 @@ def readings(data: Path, seeds: int) -> None:
 
 def strategies(data: Path, seeds: int) -> None:
     """The published search and a random one beside the race."""
-    for name, more in (("race", {}), ("paper", {"mu": 0.05}), ("random", {"passes": 2})):
-        said(f"{name}, RTX 4000 Ada, clocks fixed, 0.5 %", several(ada(data), EXTERNAL, seeds, 0.05, name=name, **more))
+    for name, more in (("race", {}), ("paper", {"name": "paper", "mu": 0.05}), ("random", {"name": "random"})):
+        said(f"{name}, RTX 4000 Ada, clocks fixed, 0.5 %", several(ada(data), EXTERNAL, seeds, 0.05, **more))
 
 
 def model(data: Path, seeds: int) -> None:
@@ -223,7 +272,10 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--keep", type=Path, help="file that keeps what was found")
     args = parser.parse_args()
+    if args.keep is not None:
+        KEPT.open(args.keep)
     warnings.simplefilter("ignore")
     for name in args.only:
         PARTS[name](args.data, args.seeds)
