@@ -30,7 +30,7 @@ from joulecast.physics.host import host_cost_us, pass_cost_us
 from joulecast.physics.power import core_scale
 from joulecast.physics.price import at_clock
 from joulecast.reports import whole_runs
-from joulecast.validation import engines, generations, pipelines
+from joulecast.validation import engines, generations, pipeline_meter, pipelines
 from joulecast.validation.passes import slow_hosts
 from joulecast.validation.runs import ScoredRun, run_figures, run_table
 from joulecast.validation.whole import RUNS
@@ -224,16 +224,18 @@ def _pipeline_table(host: float, sample_s: float, tokens: float) -> pipelines.Ta
     step = pipelines.Step(kernel_s=2e-3, busy_j=0.3, launches=300, modules=200)
     models = {"a/long": pipelines.Model(step, step, step)}
     models["b/short"] = pipelines.Model(*[replace(step, launches=100, modules=60)] * 3)
+    models["c/busy"] = pipelines.Model(*[replace(step, kernel_s=40e-3)] * 3)
     runs = [
-        pipelines.PipelineRun(task, model, 1.0, 100.0)
+        pipelines.PipelineRun(task, model, 1.0, together_w=600.0, gpus=8.0, parameters=1e9)
         for task in ("qa_x", "textgen_x")
-        for model in ("a/long", "b/short")
+        for model in models
     ]
     table = pipelines.Table.of(runs, models)
     fit = pipelines.Fit(
         {
             "host/all": math.log(host),
             "sample/text": math.log(sample_s),
+            "step/all": math.log(1e-3),
             "prompt/short": math.log(30),
             "tokens/textgen/": math.log(tokens),
         }
@@ -251,17 +253,63 @@ def test_what_pipelines_were_made_up_with_is_recovered():
     assert math.exp(fit.values["tokens/textgen/"]) == pytest.approx(10.0, rel=0.1)
 
 
-def test_repetitions_become_their_median_and_seven_idle_gpus_are_taken_off(tmp_path: Path):
-    head = "task_dataset,model_id,duration_s,mean_gpu_power_all_gpus_w,gpu_count"
-    rows = [f"qa_squad,bert-base-uncased,{seconds},600,8" for seconds in (10, 11, 19)]
+def test_repetitions_become_their_median(tmp_path: Path):
+    head = "task_dataset,model_id,duration_s,mean_gpu_power_all_gpus_w,gpu_count,num_parameters"
+    rows = [f"qa_squad,bert-base-uncased,{seconds},600,8,1.1e8" for seconds in (10, 11, 19)]
     (tmp_path / "inference_1000.csv").write_text("\n".join([head, *rows]) + "\n")
     (run,) = pipelines.read_pipeline_runs(tmp_path)
     assert run.time_s == pytest.approx(11e-3)
-    assert run.power_w == pytest.approx(600 - 7 * 59)
+    assert (run.together_w, run.gpus) == (600, 8)
+    assert run.file_gb == pytest.approx(0.44)  # four bytes a parameter
+    assert replace(run, model="bigscience/bloom-560m").file_gb == pytest.approx(0.22)  # published in 16 bits
     assert (run.generates, run.prompt, run.overhead) == ("", "squad", "text")
     (tmp_path / "inference_1000.csv").write_text("task_dataset,model_id\n")
     with pytest.raises(InputError, match="lacks duration_s"):
         pipelines.read_pipeline_runs(tmp_path)
+
+
+def _readings(idle_w: float, start_s: float, per_gb_s: float, gpu_w: float) -> pipeline_meter.Readings:
+    """Eight GPUs, one of which draws `gpu_w` while runs last; all are idle while models are loaded."""
+    rows = []
+    for place, gb in enumerate((0.1, 0.5, 2.0, 14.0, 40.0, 1.0)):
+        for seconds in (20.0, 200.0, 900.0):
+            loading_j = 8 * idle_w * (start_s + per_gb_s * gb)
+            watts = gpu_w + 7 * idle_w + loading_j / seconds
+            rows.append((f"task {place % 2}", gb, seconds, 8.0, watts))
+    return pipeline_meter.readings_of(rows)
+
+
+def test_idle_power_and_loading_are_told_from_the_gpu_that_works():
+    readings = _readings(idle_w=62.0, start_s=4.0, per_gb_s=9.0, gpu_w=130.0)
+    meter = pipeline_meter.fit_meter(readings, np.full(18, 130.0))
+    assert meter.idle_w["task 0"] == pytest.approx(62.0, rel=0.01)
+    assert meter.per_gb_s == pytest.approx(9.0, rel=0.02)
+    idle_w, loading_w = meter.beside_w(readings)
+    assert readings.together_w - idle_w - loading_w == pytest.approx(np.full(18, 130.0), abs=8.0)
+
+
+def test_a_day_whose_task_no_other_run_was_of_has_the_idle_power_of_all():
+    meter = pipeline_meter.Meter({"seen": 70.0, "": 60.0}, start_s=2.0, per_gb_s=5.0)
+    readings = pipeline_meter.readings_of([("seen", 1.0, 70.0, 8.0, 800.0), ("new", 1.0, 70.0, 8.0, 800.0)])
+    idle_w, loading_w = meter.beside_w(readings)
+    assert idle_w == pytest.approx([490.0, 420.0])
+    assert loading_w == pytest.approx([56.0, 48.0])  # eight idle GPUs for 2 s + 5 s, over 70 s
+
+
+def test_a_reading_that_holds_more_of_loading_than_of_running_is_set_aside():
+    table = _pipeline_table(host=3.0, sample_s=2e-3, tokens=10.0)
+    table = replace(table, runs=tuple(replace(run, model="gpt2", time_s=0.1, parameters=1e9) for run in table.runs))
+    fit = pipelines.fit_pipelines(_pipeline_table(host=3.0, sample_s=2e-3, tokens=10.0))
+
+    def measured(per_gb_s: float) -> list[float]:
+        meter = pipeline_meter.Meter({"": 60.0}, start_s=0.0, per_gb_s=per_gb_s)
+        gpu = load_gpu(pipelines.GPU)
+        return [one.measured_w for one in pipelines._scored(table, fit, gpu, 80.0, meter)]
+
+    # 600 W together, 420 W of idle GPUs: 4 GB at 5 s each add 8 x 60 W x 20 s / 100 s = 96 W
+    assert measured(0.0) == pytest.approx([180.0] * 6)
+    assert np.isnan(measured(5.0)).all()
+    assert measured(2.0) == pytest.approx([180.0 - 38.4] * 6)
 
 
 # Tables and pages

@@ -33,10 +33,12 @@ PARTS = {
         "Pipelines at batch 1",
         "A thousand samples one after the other through Hugging Face pipelines in fp32 on one A100-SXM-80GB of eight "
         "(Power Hungry Processing). Fitted without the models of the shape that is scored: speed of the host, cost of "
-        "a sample, lengths of prompts, and tokens that each task generates, none of which is published. Power is what "
-        "the eight GPUs drew less seven idle ones; readings above what one GPU can draw, and those shorter than a "
-        "period of the meter, are set aside. Models that the catalogue does not know (diffusion, detection, "
-        "captioning) are not scored.",
+        "a sample and of a generated token beside the model, lengths of prompts, and tokens that each task generates, "
+        "none of which is published. The meter read eight GPUs, and it ran while models were loaded, which durations "
+        "do not count: power is what it read less seven idle GPUs (their idle power fitted task by task) and eight "
+        "for as long as loading took (a start and a time for each GB of the files, fitted). Readings that hold more "
+        "of loading than of running, those above what one GPU can draw, and those shorter than a period of the meter "
+        "are set aside. Models that the catalogue does not know (diffusion, detection, captioning) are not scored.",
     ),
     "training": (
         "Training",

@@ -2,7 +2,8 @@
 
 Prompts and answers of the data sets are not published, and the host's Python takes most of the time. What is not
 known is fitted on the models that are not scored: cost of a launch and of a module call, what a sample costs besides
-(one number for text, one for each image task), and how many tokens each task generates.
+(one number for text, one for each image task), what the code around a model costs for each token that it generates,
+and how many tokens each task generates.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from joulecast.physics.power import core_scale, static_power_w
 from joulecast.physics.timeline import pass_time_s
 from joulecast.physics.timing import duration_s
 from joulecast.scenarios.pricing import priced_rows
+from joulecast.validation.pipeline_meter import Meter, Readings, fit_meter, readings_of
 from joulecast.validation.runs import ScoredRun
 from joulecast.workloads.catalogue import entry, from_name
 from joulecast.workloads.frames import read_frame
@@ -35,13 +37,10 @@ Floats = npt.NDArray[np.float64]
 
 FOLDER = "e2e/power_hungry_processing"
 FILE = "inference_1000.csv"
-COLUMNS = ("task_dataset", "model_id", "duration_s", "mean_gpu_power_all_gpus_w", "gpu_count")
+COLUMNS = ("task_dataset", "model_id", "duration_s", "mean_gpu_power_all_gpus_w", "gpu_count", "num_parameters")
 
 #: Samples of a row.
 _SAMPLES = 1000.0
-
-#: What a GPU of the publishers' machine draws with nothing on it: the least that eight of them drew together. [W]
-_IDLE_W = 59.0
 
 GPU = "A100-SXM-80GB"
 _EAGER = Execution(launch_mode="eager", attention="eager")
@@ -55,6 +54,10 @@ _SHORT_TOKENS = 30
 _ANSWERING = ("flan-t5", "bloomz")
 
 
+#: Families whose published files hold numbers of 16 bits; those of the others hold 32.
+_IN_HALVES = frozenset({"bloom", "llama", "opt"})
+
+
 @dataclass(frozen=True)
 class PipelineRun:
     """One task and model, the median of its repetitions.
@@ -62,14 +65,20 @@ class PipelineRun:
     Attributes
     ----------
     task, model : str
-    time_s, power_w : float
-        A sample; mean power of one GPU, the other seven idle. [s, W]
+    time_s : float
+        A sample. [s]
+    together_w, gpus : float
+        Energy of all GPUs over the time of the samples, and how many there are. [W]
+    parameters : float
+        Of the model.
     """
 
     task: str
     model: str
     time_s: float
-    power_w: float
+    together_w: float
+    gpus: float
+    parameters: float
 
     @property
     def generates(self) -> str:
@@ -84,6 +93,11 @@ class PipelineRun:
     def prompt(self) -> str:
         """Name of the number of tokens that its samples have."""
         return next((word for word in _PROMPT_TOKENS if word in self.task), "short")
+
+    @property
+    def file_gb(self) -> float:
+        """Size of the files that it is loaded from. [GB]"""
+        return self.parameters * (2.0 if entry(self.model).config["model_type"] in _IN_HALVES else 4.0) * 1e-9
 
     @property
     def overhead(self) -> str:
@@ -133,11 +147,11 @@ def read_pipeline_runs(folder: Path) -> list[PipelineRun]:
     if lacking:
         raise InputError(f"{shortened(folder / FILE)} lacks {', '.join(lacking)}")
     middle = frame.group_by("task_dataset", "model_id", maintain_order=True).agg(
-        pl.col("duration_s", "mean_gpu_power_all_gpus_w", "gpu_count").median()
+        pl.col("duration_s", "mean_gpu_power_all_gpus_w", "gpu_count", "num_parameters").median()
     )
     return [
-        PipelineRun(task, model, seconds / _SAMPLES, watts - (gpus - 1) * _IDLE_W)
-        for task, model, seconds, watts, gpus in middle.iter_rows()
+        PipelineRun(task, model, seconds / _SAMPLES, watts, gpus, parameters)
+        for task, model, seconds, watts, gpus, parameters in middle.iter_rows()
     ]
 
 
@@ -192,8 +206,8 @@ _COPY_SHARE = HostCoefficients.copy_share
 class Fit:
     """Logarithms of what was fitted, by name.
 
-    ``host``: speed of the host, over that of `HostCoefficients`; ``sample/...`` [s]; ``prompt/...`` and
-    ``tokens/...`` [tokens].
+    ``host``: speed of the host, over that of `HostCoefficients`; ``sample/...`` and ``step/...`` [s]; ``prompt/...``
+    and ``tokens/...`` [tokens].
     """
 
     values: Mapping[str, float]
@@ -207,10 +221,12 @@ class Fit:
         host_s = 1e-6 * math.exp(self.values["host/all"])
         place = (self.of("prompt", table.prompts) - _LENGTHS[0]) / (_LENGTHS[1] - _LENGTHS[0])
         first = np.maximum(table.short + place * (table.long - table.short), 0.1 * table.short)
-        often = self.of("tokens", table.tokens) - 1.0
+        tokens = self.of("tokens", table.tokens)
+        often = tokens - 1.0
         steps = pass_time_s(first[0], first[2] * host_s) + often * pass_time_s(table.later[0], table.later[2] * host_s)
         kernel_s, joules = (first[:2] + often * table.later[:2])[:2]
-        return self.of("sample", table.overheads) + steps, kernel_s, joules
+        beside = self.of("sample", table.overheads) + np.where(table.generating, tokens * self.of("step", ["all"]), 0.0)
+        return beside + steps, kernel_s, joules
 
 
 @dataclass(frozen=True)
@@ -254,9 +270,15 @@ class Table:
         )
 
     @property
+    def generating(self) -> npt.NDArray[np.bool_]:
+        """Which of them generate tokens, one after the other."""
+        return np.array([bool(name) for name in self.tokens])
+
+    @property
     def names(self) -> list[str]:
         """Everything that its runs need fitted."""
-        groups = {"sample": self.overheads, "prompt": self.prompts, "tokens": self.tokens}
+        steps = tuple("all" if name else "" for name in self.tokens)
+        groups = {"sample": self.overheads, "step": steps, "prompt": self.prompts, "tokens": self.tokens}
         return ["host/all", *dict.fromkeys(f"{kind}/{name}" for kind, all_ in groups.items() for name in all_ if name)]
 
 
@@ -265,6 +287,8 @@ def _thought(name: str) -> tuple[float, float]:
     kind, _, which = name.partition("/")
     if kind == "host":
         return 2.0, 0.7
+    if kind == "step":
+        return 1e-3, 1.0
     if kind == "sample":
         return (1e-3, 1.0) if which == "text" else (12e-3, 0.7)
     return (_PROMPT_TOKENS.get(which, _SHORT_TOKENS), 0.5) if kind == "prompt" else (10.0, 2.0)
@@ -289,8 +313,9 @@ def fit_pipelines(table: Table) -> Fit:
 def score_pipelines(folder: Path, tell: Callable[[str, float], None] = lambda *_: None) -> list[ScoredRun]:
     """Every run of a model that the catalogue knows, without models of its shape in any fit.
 
-    Power that one GPU can't draw (more than its limit: other GPUs worked too) or that was read for less than a period
-    of the meter is set aside; it and the energy are NaN.
+    What the meter read beside the GPU that worked (`pipeline_meter`) is taken out as the other models tell. Power that
+    one GPU can't draw, that is less than what loading took, or that was read for less than a period of the meter is set
+    aside; it and the energy are NaN.
     """
     gpu = load_gpu(GPU)
     power = power_coefficients(gpu)
@@ -301,21 +326,36 @@ def score_pipelines(folder: Path, tell: Callable[[str, float], None] = lambda *_
         found = priced_model(name, images, gpu, power)
         if found is not None:
             models[name] = found
+    static_w = float(static_power_w(gpu.clock_max_mhz, gpu, power))
     known = [run for run in runs if run.model in models]
     shapes = [str(sorted(entry(run.model).config.items())) for run in known]
     out = []
     for i, left_out in enumerate(dict.fromkeys(shapes)):
         tell("pipelines", 0.5 + 0.5 * i / len(set(shapes)))
-        fit = fit_pipelines(Table.of([r for r, shape in zip(known, shapes, strict=True) if shape != left_out], models))
+        others = Table.of([run for run, shape in zip(known, shapes, strict=True) if shape != left_out], models)
+        fit = fit_pipelines(others)
         few = Table.of([run for run, shape in zip(known, shapes, strict=True) if shape == left_out], models)
         few = Table.of([run for run in few.runs if set(Table.of([run], models).names) <= set(fit.values)], models)
         if few.runs:
-            out += _scored(few, fit, gpu, power)
+            meter = _meter(others, fit, static_w)
+            out += _scored(few, fit, gpu, static_w, meter)
     return out
 
 
-def _scored(table: Table, fit: Fit, gpu: Gpu, power: PowerCoefficients) -> list[ScoredRun]:
-    static_w = float(static_power_w(gpu.clock_max_mhz, gpu, power))
+def _meter(table: Table, fit: Fit, static_w: float) -> Meter:
+    """The meter that runs with a prediction of their own tell."""
+    joules = fit.predicted(table)[2]
+    return fit_meter(_readings(table), static_w + joules / np.array([run.time_s for run in table.runs]))
+
+
+def _readings(table: Table) -> Readings:
+    return readings_of([(run.task, run.file_gb, run.time_s * _SAMPLES, run.gpus, run.together_w) for run in table.runs])
+
+
+def _scored(table: Table, fit: Fit, gpu: Gpu, static_w: float, meter: Meter) -> list[ScoredRun]:
+    idle_w, loading_w = meter.beside_w(_readings(table))
+    alone_w = np.array([run.together_w for run in table.runs]) - idle_w - loading_w
+    read = (alone_w > 0) & (alone_w <= gpu.power_limit_default_w) & (loading_w <= _MOST_LOADING * alone_w)
     return [
         ScoredRun(
             group=run.task.split("_")[0],
@@ -324,15 +364,17 @@ def _scored(table: Table, fit: Fit, gpu: Gpu, power: PowerCoefficients) -> list[
             time_s=float(time_s),
             power_w=static_w + float(joules / time_s),
             measured_s=run.time_s,
-            measured_w=run.power_w if _possible(run, gpu) else math.nan,
+            measured_w=float(watts) if told and run.time_s * _SAMPLES > _SHORTEST_S else math.nan,
             host_bound=bool(kernel_s < _GPU_SHARE * time_s),
         )
-        for run, time_s, kernel_s, joules in zip(table.runs, *fit.predicted(table), strict=True)
+        for run, time_s, kernel_s, joules, watts, told in zip(
+            table.runs, *fit.predicted(table), alone_w, read, strict=True
+        )
     ]
 
 
-def _possible(run: PipelineRun, gpu: Gpu) -> bool:
-    return 0 < run.power_w <= gpu.power_limit_default_w and run.time_s * _SAMPLES > _SHORTEST_S
+#: Loading over what is left to the GPU that worked, above which a reading tells little of it.
+_MOST_LOADING = 1.0
 
 
 #: A run is bound by its host where kernels take less than this share of the time.
