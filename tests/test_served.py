@@ -239,6 +239,7 @@ def test_a_served_model_stays_under_the_limit(gpu):
     described = load_gpu(gpu)
     workload = jc.workload("meta-llama/Llama-3.1-8B", batch=256, prompt_tokens=2048, generate_tokens=2)
     found = jc.predict(workload, gpu, engine="vllm", launch_mode="cuda_graph", ignore_memory=True)
+    assert found.info["model_energy_factor"] == transfer.power_coefficients(described).model_factor > 1.1
     for phase in found.phases:
         assert described.idle_w < phase.power_w <= described.power_limit_default_w * 1.0001
 

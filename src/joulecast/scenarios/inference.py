@@ -308,6 +308,7 @@ class _Parts:
                     "host_us_per_launch": host.launch_us(execution.launch_mode),
                     "memory_clock_mhz": self.gpu.memory_clock_mhz or None,
                     "temperature_c": self.gpu.temperature_c,
+                    "model_energy_factor": rows.priced.power.model_factor,
                 }
             ),
         )
