@@ -392,3 +392,12 @@ def test_a_gpu_of_a_measured_chip_is_predicted_as_the_chip_is(sms, within):
         (time_s, power_w), (its_s, its_w) = (at_clock(one, B200.clock_max_mhz) for one in (here, there))
         assert its_s == pytest.approx(time_s, rel=within)
         assert its_w == pytest.approx(power_w, rel=max(within, 0.01))
+
+
+def test_the_rate_of_l2_in_fused_attention_is_the_hardwares_and_not_the_kernels(data_dir):
+    """A100's heads are all 128 wide: nothing tells L2 from tensor cores there, and other widths ask of them unalike."""
+    for pool in pools(data_dir, ("context_attention",), 1200):
+        if pool.gpu.name == "A100-SXM-80GB":
+            (found,) = fit_time(pool.work, pool.gpu, pool.time_s, pool.gpu.clock_max_mhz, source="test").values()
+            assert 0.4 < found.l2_efficiency < 0.65
+            assert found.error < 0.1
