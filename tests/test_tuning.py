@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -134,6 +136,24 @@ def test_a_file_that_is_no_log_is_refused_in_one_line(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match="log"):
         Log(path, {})
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        """UPDATE outcomes SET outcome = '{"energy_j": 1, "of_a_later_version": 3}' WHERE stage = 'energy'""",
+        "UPDATE outcomes SET outcome = '{broken' WHERE stage = 'latency'",
+        """UPDATE outcomes SET outcome = '"words"' WHERE stage = 'latency'""",
+        """UPDATE outcomes SET outcome = '{"fine": true}' WHERE stage = 'check'""",
+        "PRAGMA user_version = 9",
+    ],
+)
+def test_a_log_that_this_version_did_not_write_is_refused_in_one_line(tmp_path, harm):
+    search(*_with_space(1), slack=0.05, log=tmp_path / "log.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "log.db")) as base, base:
+        base.execute(harm)
+    with pytest.raises(InputError, match=r"the log .*log\.db.* version of joulecast"):
+        search(*_with_space(1), slack=0.05, log=tmp_path / "log.db")
 
 
 # Statistics

@@ -22,6 +22,9 @@ CREATE TABLE IF NOT EXISTS outcomes (
 ) WITHOUT ROWID;
 """
 
+#: Of the tables and of what stands in them.
+_VERSION = 1
+
 
 def fingerprint(question: Mapping[str, Any]) -> str:
     """The same for questions that are the same, whatever the order of their entries."""
@@ -70,7 +73,15 @@ class Log:
             ).fetchall()
         except sqlite3.Error as error:
             raise InputError(f"can't use {shortened(path)} as a log: {error}") from None
-        self._held = {(stage, config, ordinal): json.loads(outcome) for stage, config, ordinal, outcome in rows}
+        try:
+            self._held = {(stage, config, ordinal): json.loads(outcome) for stage, config, ordinal, outcome in rows}
+        except ValueError:
+            raise self.unusable() from None
+
+    def unusable(self) -> InputError:
+        """What to raise where an outcome is none of this version's: it was damaged, or written by a later version."""
+        told = "holds outcomes that this version of joulecast did not write"
+        return InputError(f"the log {shortened(self._path)} {told}: take another file")
 
     def find(self, stage: str, config: Config | str, ordinal: int = 0) -> Any:
         """What was logged, as plain JSON values; None where nothing was."""
@@ -121,7 +132,14 @@ def _opened(path: str | Path) -> sqlite3.Connection:
     try:
         base.execute("PRAGMA journal_mode=WAL")
         base.execute("PRAGMA synchronous=NORMAL")
+        (version,) = base.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _VERSION):  # 0 is a new file
+            base.close()
+            raise InputError(
+                f"the log {shortened(path)} was written by another version of joulecast: take another file"
+            )
         base.executescript(_SCHEMA)
+        base.execute(f"PRAGMA user_version={_VERSION}")
     except sqlite3.Error as error:
         base.close()
         raise InputError(f"can't use {shortened(path)} as a log: {error}") from None

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from joulecast.tuning.space import Code, Config, Space
 REFUSALS = 5
 
 Telling = Callable[[str, float], None]
+
+_Kind = TypeVar("_Kind", Check, Reading)
 
 
 @dataclass
@@ -74,7 +77,7 @@ class Session:
                 missing.append(code)
             else:
                 self.answered_by_log += 1
-                self.checks[code] = Check(**held)
+                self.checks[code] = self._made(Check, held)
         if missing:
             begun = time.perf_counter()
             found = self.evaluator.check([self.config(code) for code in missing])
@@ -105,6 +108,8 @@ class Session:
                 self.log.write("latency", self._key(code), held)
         else:
             self.answered_by_log += 1
+            if self.log is not None and not (isinstance(held, list) and all(isinstance(t, float) for t in held)):
+                raise self.log.unusable()
         if not held:
             self.failed["launch: failed when it was timed"] += 1
         self.times[code] = float(np.median(held)) if held else float("nan")
@@ -150,7 +155,7 @@ class Session:
         held = None if self.log is None else self.log.find(stage, self._key(code), ordinal)
         if held is not None:
             self.answered_by_log += 1
-            return Reading(**held)
+            return self._made(Reading, held)
         begun = time.perf_counter()
         reading = self.evaluator.energy(self.config(code), 1)[0]
         self.outside_s += time.perf_counter() - begun
@@ -158,6 +163,14 @@ class Session:
         if self.log is not None:
             self.log.write(stage, self._key(code), asdict(reading), ordinal)
         return reading
+
+    def _made(self, kind: type[_Kind], held: Any) -> _Kind:
+        """What was logged, as what it is."""
+        try:
+            return kind(**held)
+        except TypeError:
+            assert self.log is not None
+            raise self.log.unusable() from None
 
     def _key(self, code: Code) -> str:
         if code not in self._keys:
