@@ -131,6 +131,13 @@ def test_a_second_build_compiles_nothing(product, cache):
     assert found[0].asked.tensor_flop == pytest.approx(2.0 * 2048 * 512 * 640)
 
 
+@pytest.mark.parametrize("held", ["{broken", "[]", '{"shared": 3}', '{"failure": 1, "timeout_s": "x"}'])
+def test_what_is_damaged_in_the_cache_is_compiled_again(tmp_path, held):
+    with Cache(tmp_path / "c.sqlite")._base as base:
+        base.execute("INSERT INTO compiled VALUES ('k', ?)", (held,))
+    assert Cache(tmp_path / "c.sqlite").find("k") is None
+
+
 LOOPS = """
 module {
   tt.func public @k(%x: !tt.ptr<f32>, %n: i32, %m: i32) {

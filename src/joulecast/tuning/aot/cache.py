@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sqlite3
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class Cache:
             self._base.execute("PRAGMA synchronous=NORMAL")
             self._base.execute("CREATE TABLE IF NOT EXISTS compiled (key TEXT PRIMARY KEY, held TEXT NOT NULL)")
         except (OSError, sqlite3.Error) as error:
-            raise InputError(f"can't use {shortened(self.path)} as a cache: {error}") from None
+            raise self._unusable(error) from None
 
     def find(self, key: str, timeout_s: float = 0.0) -> Compiled | str | None:
         """What is kept.
@@ -79,21 +80,33 @@ class Cache:
         Compiled, str or None
             A compiled kernel, why it failed, or None where it is to be compiled.
         """
-        row = self._base.execute("SELECT held FROM compiled WHERE key = ?", (key,)).fetchone()
+        try:
+            row = self._base.execute("SELECT held FROM compiled WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            raise self._unusable(error) from None
         if row is None:
             return None
-        held: Mapping[str, Any] = json.loads(row[0])
-        if "failure" not in held:
-            return Compiled.unpacked(held)
-        return None if held.get("timeout_s", math.inf) < timeout_s else str(held["failure"])
+        try:
+            held: Mapping[str, Any] = json.loads(row[0])
+            if "failure" not in held:
+                return Compiled.unpacked(held)
+            return None if float(held.get("timeout_s", math.inf)) < timeout_s else str(held["failure"])
+        except (ValueError, TypeError, KeyError, AttributeError, zlib.error):
+            return None  # damaged: it is compiled again
 
     def keep(self, key: str, found: Compiled | str, timeout_s: float | None = None) -> None:
         """Keep a compiled kernel, or why it failed; with the limit where it was that."""
         held: dict[str, Any] = {"failure": found} if isinstance(found, str) else found.packed()
         if timeout_s is not None:
             held["timeout_s"] = timeout_s
-        with self._base:
-            self._base.execute("INSERT OR REPLACE INTO compiled VALUES (?, ?)", (key, json.dumps(held)))
+        try:
+            with self._base:
+                self._base.execute("INSERT OR REPLACE INTO compiled VALUES (?, ?)", (key, json.dumps(held)))
+        except sqlite3.Error as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: Exception) -> InputError:
+        return InputError(f"can't use {shortened(self.path)} as a cache: {error}")
 
     def close(self) -> None:
         """Close the file."""
