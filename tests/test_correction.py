@@ -13,7 +13,13 @@ from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import work
-from joulecast.physics.correction import correct, correction_factor, correction_features, feature_names
+from joulecast.physics.correction import (
+    correct,
+    correction_factor,
+    correction_features,
+    feature_names,
+    standardised,
+)
 from joulecast.physics.timing import duration_s, module_times, parameters_by_row
 
 COEFFICIENTS = TimeCoefficients()
@@ -88,6 +94,37 @@ def test_it_fades_step_by_step(model):
     distances = [distance[0] for _, distance in found]
     assert sizes == sorted(sizes, reverse=True)
     assert distances == sorted(distances)
+
+
+def test_distance_is_that_to_the_range_of_the_data_in_standard_deviations(model):
+    inside = model.mean + model.scale * (model.low + model.high) / 2
+    rows = np.repeat(inside[None], 3, axis=0).astype(np.float32)
+    first, second = model.feature_names.index("log width"), model.feature_names.index("log fill")
+    rows[1, first] = model.mean[first] + model.scale[first] * (model.high[first] + 3.0)
+    rows[2, first] = rows[1, first]
+    rows[2, second] = model.mean[second] + model.scale[second] * (model.low[second] - 4.0)
+    kept, distance = standardised(model, rows)
+    np.testing.assert_allclose(distance, [0.0, 3.0, 5.0], atol=1e-4)  # 3 and 4 at right angles are 5
+    assert ((kept >= model.low) & (kept <= model.high)).all()
+    for row in range(3):  # whatever rows are beside
+        alone, far = standardised(model, rows[row : row + 1])
+        np.testing.assert_array_equal(alone[0], kept[row])
+        assert far[0] == distance[row]
+
+
+def test_weights_that_no_row_asks_for_fade():
+    # targets of pure noise: what is learnt of them is wrong on other rows, and less of it is learnt
+    gpu = load_gpu("H100-SXM-80GB")
+    described, _ = synthetic(600, 0, gpu)
+    noise = np.exp(np.random.default_rng(1).normal(0.0, 0.2, 600)) * plain_s(described, gpu)
+    one = CorrectionBatch(described, gpu, "trtllm", [COEFFICIENTS], noise, gpu.clock_max_mhz)
+    fresh, _ = synthetic(800, 2, gpu)
+    wrong = []
+    for forgotten in (0.0, 3.0):
+        fitted = fit_correction([one], hidden=(48, 32), epochs=60, forgotten=forgotten)
+        factor, _ = correction_factor(fitted, fresh, times_of(fresh, gpu), gpu, engine="trtllm")
+        wrong.append(np.abs(np.log(factor)).mean())
+    assert wrong[1] < 0.6 * wrong[0]
 
 
 def test_the_same_rows_and_seed_give_the_same_model(model):

@@ -51,6 +51,23 @@ def test_waves_of_a_square_product_are_those_counted_by_hand():
     assert work.tensor_flop[0] == 0
 
 
+def test_the_correction_sees_how_full_the_waves_of_each_tile_are():
+    # 4096 x 4096 on 132 SMs: 32 x 32 tiles of 128 x 128 are 7.76 waves of 8; 32 x 22 of 128 x 192 are 5.33 of 6;
+    # 22 x 32 of 192 x 128 the same; 16 x 16 of 256 x 256 are 1.94 of 2
+    work = work_of(load_gpu("h100-sxm-80gb"), m=4096, n=4096, k=4096, dtype="bf16")
+    seen = dict(zip(work.feature_names, work.features[0], strict=True))
+    assert seen["fill of 128x128 tiles"] == pytest.approx(1024 / (132 * 8), rel=1e-6)
+    assert seen["fill of 128x192 tiles"] == pytest.approx(704 / (132 * 6), rel=1e-6)
+    assert seen["fill of 192x128 tiles"] == pytest.approx(704 / (132 * 6), rel=1e-6)
+    assert seen["fill of 256x256 tiles"] == pytest.approx(256 / (132 * 2), rel=1e-6)
+
+
+def test_waves_that_are_just_full_count_as_full():
+    # 192 rows a tile and 132 SMs: neither divides exactly in floating point by way of its reciprocal
+    work = work_of(load_gpu("h100-sxm-80gb"), m=192 * np.arange(1, 40), n=132 * 128, k=4096, dtype="bf16")
+    np.testing.assert_array_equal(work.features[:, work.feature_names.index("fill of 192x128 tiles")], 1.0)
+
+
 def test_ragged_products_pay_for_whole_tiles():
     # 129 x 129 needs four 128x128 tiles: (256 / 129)^2 = 3.94 times the arithmetic.
     work = work_of("A100-PCIE-40GB", "batched_gemm", batch=64, m=129, n=129, k=512, dtype="fp32")

@@ -45,7 +45,7 @@ BY_MESSAGE = ("nccl", "custom_allreduce")
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 #: A group with so many rows gets a network of its own.
-FEWEST_ROWS_OF_PART = 8_000
+FEWEST_ROWS_OF_PART = 3_000
 
 #: Share of the rows of groups with a network of their own that the network for all others sees.
 SHARE_IN_WHOLE = 1 / 6
@@ -145,10 +145,21 @@ def train(
 
 
 def _fitted(batches: list[CorrectionBatch], most_rows: int, seed: int) -> CorrectionModel:
-    """A network of a size that its rows can fill."""
+    """A network of a size that its rows can fill.
+
+    Three layers tell which kernel a library picked better than two wider ones that cost as much.
+    """
     rows = sum(min(len(batch.time_s), most_rows) for batch in batches)
-    hidden, epochs = ((128, 96), 36) if rows > 60_000 else ((96, 64), 80) if rows > 15_000 else ((48, 32), 120)
+    hidden, epochs = next((hidden, epochs) for least, hidden, epochs in _SIZES if rows > least)
     return fit_correction(batches, hidden=hidden, epochs=epochs, most_rows=most_rows, seed=seed)
+
+
+#: Widths of the layers and passes over the rows, by how many rows there are more than.
+_SIZES: tuple[tuple[int, tuple[int, ...], int], ...] = (
+    (60_000, (96, 96, 64), 72),
+    (15_000, (96, 64, 48), 80),
+    (-1, (64, 48, 32), 120),
+)
 
 
 def _thinned(batch: CorrectionBatch, parts: tuple[str, ...], seed: int) -> CorrectionBatch:

@@ -311,18 +311,30 @@ def _features(
         "log walk over L2": np.log2(np.clip(walk / l2, 0.25, 4.0)),
         "log intensity over ridge": np.log2(intensity / ridge),
         "log 128x128 tiles over SMs": np.log2(np.ceil(m / 128.0) * np.ceil(n / 128.0) * batch / gpu.sm_count),
-        "fill of 128x128 tiles": _wave_fill(m, n, batch, 128.0, 128.0, gpu.sm_count),
-        "fill of 128x256 tiles": _wave_fill(m, n, batch, 128.0, 256.0, gpu.sm_count),
-        "fill of 256x128 tiles": _wave_fill(m, n, batch, 256.0, 128.0, gpu.sm_count),
+        **_wave_fills(m, n, batch, gpu.sm_count),
         "weight bytes": weight_bytes,
         "activation bytes": x_bytes,
         "vector": vector.astype(np.float64),
     }
 
 
-def _wave_fill(m: Floats, n: Floats, batch: Floats, tile_m: float, tile_n: float, slots: float) -> Floats:
-    tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * batch / slots
-    return np.asarray(tiles / np.ceil(tiles))
+#: Tiles whose waves the correction sees, as (rows of m, columns of n): those that libraries choose among most.
+WAVE_TILES = (
+    (128, 128), (128, 256), (256, 128), (64, 64), (64, 128), (128, 64), (64, 256), (256, 64), (256, 256), (192, 128),
+    (128, 192),
+)  # fmt: skip
+
+
+def _wave_fills(m: Floats, n: Floats, batch: Floats, slots: float) -> dict[str, Floats]:
+    """How full the waves of each of `WAVE_TILES` are, one block an SM. Dimensionless, (0, 1]."""
+    sides = sorted({side for tile in WAVE_TILES for side in tile})
+    down = {side: np.ceil(m / side) * batch for side in sides}
+    across = {side: np.ceil(n / side) for side in sides}
+    found = {}
+    for tile_m, tile_n in WAVE_TILES:
+        waves = down[tile_m] * across[tile_n] / slots
+        found[f"fill of {tile_m}x{tile_n} tiles"] = waves / np.ceil(waves)
+    return found
 
 
 FAMILY = (Family("gemm", ("gemm",), gemm_work), Family("batched_gemm", ("batched_gemm",), gemm_work))

@@ -189,9 +189,16 @@ def in_deviations(features: Singles, mean: Singles, scale: Singles) -> Singles:
 def standardised(model: CorrectionModel, features: Singles) -> tuple[Singles, Singles]:
     """Features in standard deviations, kept within the range of the training data; and the distance beyond it."""
     z = in_deviations(features, model.mean, model.scale)
-    inside = np.minimum(np.maximum(z, model.low), model.high)
-    z -= inside
-    return inside, np.sqrt(np.einsum("ij,ij->i", z, z))
+    beyond = np.zeros(len(z), dtype=np.float32)
+    # most columns lie inside for all rows at once, and those need no arithmetic
+    for column in np.flatnonzero(
+        (z.min(axis=0, initial=np.inf) < model.low) | (z.max(axis=0, initial=-np.inf) > model.high)
+    ):
+        one = z[:, column]
+        inside = np.minimum(np.maximum(one, model.low[column]), model.high[column])
+        beyond += np.square(one - inside)
+        z[:, column] = inside
+    return z, np.sqrt(beyond)
 
 
 def hidden_layers(model: CorrectionModel, inside: Singles) -> Singles:
