@@ -11,7 +11,7 @@ from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
 from joulecast.validation.runs import ScoredRun
 from joulecast.validation.training import PROTOCOLS, holds_training, training_tables
-from joulecast.validation.training_pipelines import Curve, at_clocks
+from joulecast.validation.training_pipelines import Curve, _Rank, at_clocks, at_highest, pipeline_s, waiting_power_w
 from joulecast.validation.training_power import (
     NODE_W,
     _host_and_energy,
@@ -42,6 +42,30 @@ def test_steps_at_lower_clocks_are_those_of_train():
     run = jc.train("gpt2", "a100-sxm-40gb", **options, clock_mhz=1000, scales=Scales())
     busy = (low.class_s[0, -1].sum(axis=-1) * low.repeats[0]).sum()
     assert busy == pytest.approx(sum(run.parts_s[name] for name in ("forward", "backward", "optimizer")), rel=0.05)
+
+
+def _rank(rank: int, share: float, power_w: float, clock_mhz: float, plan: int = 0) -> _Rank:
+    return _Rank(("perseus", "plan", "frequency", plan), rank, clock_mhz, None, 2.0, 2.0 * power_w, 2.0 * share, 8, 4,
+                 rank == 3)  # fmt: skip
+
+
+def test_power_of_waiting_is_told_by_ranks_that_compute_unlike_shares():
+    # 300 W at work and 110 W waiting, in whatever shares
+    ranks = [_rank(i, share, 300.0 * share + 110.0 * (1 - share), 1410.0) for i, share in enumerate((0.6, 0.7, 0.9))]
+    assert waiting_power_w(ranks) == pytest.approx(110.0)
+
+
+def test_highest_plans_are_those_that_hold_no_rank_back():
+    ranks = [_rank(rank, 0.8, 250.0, mhz, plan) for plan, clocks in enumerate([(1410.0, 1410.0), (1410.0, 1050.0)])
+             for rank, mhz in enumerate(clocks)]  # fmt: skip
+    assert at_highest(ranks) == ranks[:2]
+
+
+def test_a_pipeline_takes_its_slowest_stage_each_micro_batch_and_each_stage_once():
+    # Narayanan et al. (2021): m of the slowest, and the others once: 7 x 3 + (1 + 2 + 3) for eight micro-batches
+    assert pipeline_s([8.0, 16.0, 24.0], 8) == pytest.approx(7 * 3 + 6)
+    # two pipelines of eight stages beside each other take no longer than one
+    assert pipeline_s([8.0] * 16, 8) == pytest.approx(7 + 8)
 
 
 @pytest.mark.parametrize("name", list(SOURCES))

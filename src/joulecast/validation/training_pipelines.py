@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.calibration.step_tables import RunTables, figures, power_over_clock, tabulated, taken
+from joulecast.calibration.step_tables import POWERED, RunTables, figures, power_over_clock, tabulated, taken
 from joulecast.calibration.training import fit_scales
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
@@ -26,8 +26,8 @@ _GPUS = MappingProxyType(
     {"NVIDIA A100 80GB PCIe": "A100-PCIE-80GB", "NVIDIA A40 48GB": "A40", "NVIDIA A100 80GB SXM4": "A100-SXM-80GB"}
 )
 
-#: Layers of the published models, one GPU's share; activations are computed again. Their formats are not stated:
-#: rates of arithmetic fit TF32.
+#: Layers of the published models, a quarter of each; activations are computed again. Their formats are not stated:
+#: rates of arithmetic fit TF32. Attention of that time's Hugging Face layers wrote its scores to memory.
 _MODELS: Mapping[str, tuple[Any, dict[str, Any]]] = MappingProxyType(
     {
         "bert-huge-uncased": (
@@ -96,27 +96,41 @@ class _Rank:
     energy_j: float
     computing_s: float
     micro_batches: int
+    micro_batch: int
+    last: bool
+
+    @property
+    def share(self) -> float:
+        """Share of the iteration that it computes."""
+        return self.computing_s / self.time_s
+
+    @property
+    def power_w(self) -> float:
+        """Mean power. [W]"""
+        return self.energy_j / self.time_s
 
 
 def score_pipelines(folder: Path, tell: Tell) -> list[ScoredRun]:
     """Time, energy and power of pipeline jobs over those at the highest clocks and limits, and power itself.
 
-    How the stages' work is balanced is measured once, at the highest clocks. Energy and voltage scales of a GPU are
-    fitted on the other models of it.
+    What each rank computes, and what an iteration takes beside its pipeline (the update, sums of gradients), is
+    measured once, at the highest clocks. What waiting draws, and scales of energy and voltage of a GPU, are fitted on
+    the other models of it.
     """
     ranks = _read(folder / "perseus_pipeline_iterations.parquet")
-    by_gpu: dict[str, dict[str, list[_Rank]]] = defaultdict(lambda: defaultdict(list))
+    by_gpu: dict[str, dict[str, list[_Rank]]] = defaultdict(dict)
     for (gpu, model), found in ranks.items():
         by_gpu[gpu][model] = found
     out: list[ScoredRun] = []
     for done, (gpu, models) in enumerate(by_gpu.items()):
         tell(f"{gpu} pipelines", done / len(by_gpu))
-        tables, known = _tables(gpu, models)
-        for model in known:
-            others = [name for name in known if name != model]
-            scales = _scales(tables, known, others, models) if others else Scales()
-            curve = _curve(tables, known.index(model), scales)
-            out += _scored(gpu, model, models[model], curve, scales.limit_share)
+        stages = _Stages(gpu, models)
+        for model in models:
+            others = {name: found for name, found in models.items() if name != model}
+            waiting_w = waiting_power_w([one for found in others.values() for one in at_highest(found)])
+            scales = _fitted(stages, others, waiting_w)
+            curves = [stages.curve(model, last, scales, waiting_w) for last in (False, True)]
+            out += _scored(gpu, model, models[model], curves, scales.limit_share)
     return out
 
 
@@ -132,24 +146,51 @@ def _read(path: Path) -> dict[tuple[str, str], list[_Rank]]:
             _Rank(
                 (row["experiment"], row["scheme"], row["control_mode"], row["plan_index"]), row["rank"],
                 row["sm_clock_mean_MHz"], row["power_limit_mean_W"], row["iter_time_s"], row["rank_iter_energy_J"],
-                computing, row["num_microbatches"],
+                computing, row["num_microbatches"], row["microbatch_size"], row["rank"] % row["pp"] == row["pp"] - 1,
             )
         )  # fmt: skip
     return found
 
 
-def _tables(gpu: str, models: Iterable[str]) -> tuple[RunTables, list[str]]:
-    runs = []
-    for model in models:
-        source, sizes = _MODELS[model]
-        options = {**sizes, "micro_batch": 32 if "image_size" in sizes else 4, "precision": "tf32", "accumulate": 16,
-                   "checkpointing": "none" if "image_size" in sizes else "full", "optimizer": "adam",
-                   "autotuned": True}  # fmt: skip
-        runs.append(TrainingRun(source, gpu, options, 1.0, 1.0, model))
-    tables, refused = tabulated(runs)
-    if refused:
-        raise ValueError("; ".join(refused))
-    return tables, [run.network for run in tables.runs]
+class _Stages:
+    """What stages of the models on one GPU are made of: one in the middle of each, and its last one with the head."""
+
+    def __init__(self, gpu: str, models: Mapping[str, Sequence[_Rank]]) -> None:
+        runs = []
+        self.known: list[tuple[str, bool]] = []
+        for model, ranks in models.items():
+            source, sizes = _MODELS[model]
+            images = "image_size" in sizes
+            options = {**sizes, "micro_batch": ranks[0].micro_batch, "precision": "tf32", "accumulate": 16,
+                       "optimizer": "adam", "autotuned": True}  # fmt: skip
+            options |= {"checkpointing": "none"} if images else {"checkpointing": "full", "attention": "eager"}
+            for last in (False, True):
+                shape = source if images else _stage(source, len({one.rank for one in ranks if one.last}), ranks, last)
+                runs.append(TrainingRun(shape, gpu, options, 1.0, 1.0, f"{model}, last {last}"))
+                self.known.append((model, last))
+        self.tables, refused = tabulated(runs)
+        if refused:
+            raise ValueError("; ".join(refused))
+
+    def curve(self, model: str, last: bool, scales: Scales, waiting_w: float) -> Curve:
+        """A stage over clocks.
+
+        A GPU that waits for its neighbour asks the link again and again: that goes with its clock and voltage as all
+        that computes.
+        """
+        row = self.known.index((model, last))
+        plain = _curve(self.tables, row, Scales())
+        idle_w = float(self.tables.idle_w[row])
+        drive = (plain.waiting_w - idle_w) / (plain.waiting_w[-1] - idle_w)
+        asking_w = max(waiting_w - float(plain.waiting_w[-1]), 0.0) * drive
+        return replace(_curve(self.tables, row, scales), waiting_w=plain.waiting_w + asking_w)
+
+
+def _stage(source: Mapping[str, Any], pipelines: int, ranks: Sequence[_Rank], last: bool) -> dict[str, Any]:
+    """One stage of a model of which `source` is a quarter; only the last one has a vocabulary."""
+    layers = "n_layer" if "n_layer" in source else "num_hidden_layers"
+    stages = len({one.rank for one in ranks}) // pipelines
+    return {**source, layers: max(round(source[layers] * 4 / stages), 1), **({} if last else {"vocab_size": 8})}
 
 
 def _curve(tables: RunTables, row: int, scales: Scales) -> Curve:
@@ -157,40 +198,48 @@ def _curve(tables: RunTables, row: int, scales: Scales) -> Curve:
     return Curve(tables.clock_mhz[row], time_s[0], busy_w[0], waiting_w[0])
 
 
-def _scales(tables: RunTables, known: Sequence[str], others: Sequence[str], ranks: Mapping[str, list[_Rank]]) -> Scales:
-    """Scales of power that fit ranks of other models while they compute, at their clocks and limits."""
-    runs, rows = [], []
-    for model in others:
-        whole = _highest(ranks[model])
-        for one in ranks[model]:
-            share = one.computing_s / one.time_s
-            first = whole.get(one.rank)
-            if first is None or not np.isfinite(share) or share < 0.7:
-                continue
-            # waiting draws about half of computing: power while computing, from the mean
-            power_w = one.energy_j / one.time_s / (share + 0.5 * (1.0 - share))
-            stretch = one.computing_s / first
-            options = {"power_limit_w": one.limit_w} if one.limit_w else {"clock_mhz": one.clock_mhz}
-            runs.append((model, options, stretch, power_w))
-            rows.append(known.index(model))
-    return _fitted(tables, runs, rows)
+def waiting_power_w(ranks: Sequence[_Rank]) -> float:
+    """Power of a GPU that waits for other stages, from ranks that compute unlike shares of an iteration. [W]"""
+    told = [one for one in ranks if np.isfinite(one.share)]
+    share, power_w = np.array([one.share for one in told]), np.array([one.power_w for one in told])
+    return float(np.linalg.lstsq(np.stack([share, 1.0 - share], axis=1), power_w, rcond=None)[0][1])
 
 
-def _fitted(tables: RunTables, runs: Sequence[tuple[str, Mapping[str, Any], float, float]], rows: list[int]) -> Scales:
-    step = max(len(runs) // 90, 1)
-    runs, rows = list(runs)[::step], rows[::step]
-    few = taken(tables, rows)
-    time_s, _ = figures(few, Scales())  # at the GPU's own limit, as the highest clocks run
-    limit = np.array([options.get("power_limit_w") or few.limit_w[0] for _, options, _, _ in runs])
-    asked = np.array([options.get("clock_mhz") or np.inf for _, options, _, _ in runs])
-    few = replace(
+#: Scales of energy and voltage, and of what moves memory, which no clock of the core changes.
+_SCALES = (*POWERED, "memory")
+
+#: Fits: how long the highest clocks take depends on where the limit holds them, which the fit tells.
+_TURNS = 2
+
+
+def _fitted(stages: _Stages, models: Mapping[str, list[_Rank]], waiting_w: float) -> Scales:
+    """Scales that fit ranks of some models while they compute, at their clocks and limits."""
+    runs = []
+    for model, ranks in models.items():
+        whole_s = _highest(ranks)
+        for one in ranks:
+            if one.rank in whole_s and one.share >= 0.7:
+                curve = stages.curve(model, one.last, Scales(), waiting_w)
+                waits_w = curve.at_clock(one.clock_mhz or np.inf)[2]
+                power_w = (one.power_w - (1.0 - one.share) * waits_w) / one.share
+                runs.append((one, stages.known.index((model, one.last)), one.computing_s / whole_s[one.rank], power_w))
+    runs = runs[:: max(len(runs) // 90, 1)]
+    few = taken(stages.tables, [row for _, row, _, _ in runs])
+    options = [{"power_limit_w": one.limit_w} if one.limit_w else {"clock_mhz": one.clock_mhz} for one, *_ in runs]
+    jobs = tuple(replace(job, options={**job.options, **mine}) for job, mine in zip(few.runs, options, strict=True))
+    limited = replace(
         few,
-        runs=tuple(replace(few.runs[i], options={**few.runs[i].options, **runs[i][1]}) for i in range(len(rows))),
-        limit_w=limit,
-        measured_s=time_s * np.array([stretch for _, _, stretch, _ in runs]),
-        measured_w=np.array([power_w for _, _, _, power_w in runs]),
+        runs=jobs,
+        limit_w=np.array([one.limit_w or few.limit_w[0] for one, *_ in runs]),
+        measured_w=np.array([power_w for *_, power_w in runs]),
     )
-    return fit_scales(at_clocks(few, asked), only=("energy", "static", "voltage_floor", "voltage_knee", "limit_share"))
+    there = at_clocks(limited, np.array([one.clock_mhz or np.inf for one, *_ in runs]))
+    stretch = np.array([one for _, _, one, _ in runs])
+    scales = Scales()
+    for _ in range(_TURNS):
+        whole, _ = figures(few, scales)
+        scales = fit_scales(replace(there, measured_s=whole * stretch), only=_SCALES)
+    return scales
 
 
 def at_clocks(tables: RunTables, clock_mhz: Floats) -> RunTables:
@@ -213,45 +262,61 @@ def at_clocks(tables: RunTables, clock_mhz: Floats) -> RunTables:
     return replace(tables, clock_mhz=place, **columns)
 
 
+def at_highest(ranks: Sequence[_Rank]) -> list[_Rank]:
+    """Ranks of plans that hold nothing back: all at the highest clock, or at the highest limit."""
+    top_mhz = max((one.clock_mhz or 0.0 for one in ranks), default=0.0)
+    top_w = max((one.limit_w or 0.0 for one in ranks), default=0.0)
+    return [one for plan in _plans(ranks)
+            if all((each.clock_mhz or 0) >= 0.995 * top_mhz or (each.limit_w or 0) >= 0.995 * top_w for each in plan)
+            for one in plan]  # fmt: skip
+
+
+def _plans(ranks: Sequence[_Rank]) -> list[list[_Rank]]:
+    plans: dict[Any, list[_Rank]] = defaultdict(list)
+    for one in ranks:
+        plans[one.run].append(one)
+    return list(plans.values())
+
+
 def _highest(ranks: Sequence[_Rank]) -> dict[int, float]:
     """Time that each rank computes at the highest clocks and limits. [s]"""
     found: dict[int, list[float]] = defaultdict(list)
-    top_mhz = max((one.clock_mhz or 0.0 for one in ranks), default=0.0)
-    top_w = max((one.limit_w or 0.0 for one in ranks), default=0.0)
-    plans: dict[Any, list[_Rank]] = defaultdict(list)
-    for one in ranks:
-        plans[one.run].append(one)
-    for plan in plans.values():
-        if all((one.clock_mhz or 0) >= 0.995 * top_mhz or (one.limit_w or 0) >= 0.995 * top_w for one in plan):
-            for one in plan:
-                if np.isfinite(one.computing_s):
-                    found[one.rank].append(one.computing_s)
+    for one in at_highest(ranks):
+        if np.isfinite(one.computing_s):
+            found[one.rank].append(one.computing_s)
     return {rank: float(np.median(times)) for rank, times in found.items()}
 
 
-def _scored(gpu: str, model: str, ranks: Sequence[_Rank], curve: Curve, limit_share: float) -> list[ScoredRun]:
-    shares, default_w = _highest(ranks), load_gpu(gpu).power_limit_default_w
-    plans: dict[Any, list[_Rank]] = defaultdict(list)
-    for one in ranks:
-        plans[one.run].append(one)
+def pipeline_s(computing_s: Sequence[float], micro_batches: int) -> float:
+    """Time of an iteration's pipeline from what its ranks compute in it: the slowest, and once through the others. [s]
+
+    Ranks of one stage run side by side; pipelines are at most eight stages deep.
+    """
+    each = np.array(computing_s) / micro_batches
+    deep = min(len(each), 8)
+    return (micro_batches - 1) * float(each.max()) + float(each.sum()) * deep / len(each)
+
+
+def _scored(
+    gpu: str, model: str, ranks: Sequence[_Rank], curves: Sequence[Curve], limit_share: float
+) -> list[ScoredRun]:
+    whole_s, default_w = _highest(ranks), load_gpu(gpu).power_limit_default_w
+    count = ranks[0].micro_batches
+    highest_s = float(np.median([one.time_s for one in at_highest(ranks)]))
+    beside_s = max(highest_s - pipeline_s(list(whole_s.values()), count), 0.0)
     kinds: dict[str, list[tuple[float, float, float, float, float]]] = defaultdict(list)
-    for plan in plans.values():
-        if not all(one.rank in shares for one in plan):
+    for plan in _plans(ranks):
+        if not all(one.rank in whole_s for one in plan):
             continue
         busy, waiting, computing = [], [], []
         for one in plan:
-            limit_w = one.limit_w or default_w
-            clock = min(one.clock_mhz or np.inf, curve.at_limit(limit_w * limit_share))
-            ratio, busy_w, waiting_w = curve.at_clock(clock)
-            computing.append(shares[one.rank] * ratio / curve.at_clock(curve.at_limit(default_w * limit_share))[0])
+            curve = curves[one.last]
+            held = curve.at_limit((one.limit_w or default_w) * limit_share)
+            ratio, busy_w, _ = curve.at_clock(min(one.clock_mhz or np.inf, held))
+            computing.append(whole_s[one.rank] * ratio / curve.at_clock(curve.at_limit(default_w * limit_share))[0])
             busy.append(busy_w)
-            waiting.append(waiting_w)
-        count = plan[0].micro_batches
-        each = np.array(computing) / count
-        stages = len({one.rank for one in plan})
-        # ranks of one stage run side by side: the pipeline's stages are told by how long each computes
-        deep = stages if stages <= 8 else 8
-        time_s = (count - 1) * float(each.max()) + float(each.sum()) * deep / len(each)
+            waiting.append(curve.at_clock(one.clock_mhz or np.inf)[2])  # no limit binds a GPU that waits
+        time_s = pipeline_s(computing, count) + beside_s
         energy_j = sum(w * t + idle * max(time_s - t, 0.0)
                        for w, t, idle in zip(busy, computing, waiting, strict=True))  # fmt: skip
         measured_s = max(one.time_s for one in plan)
@@ -265,7 +330,7 @@ def _scored(gpu: str, model: str, ranks: Sequence[_Rank], curve: Curve, limit_sh
         _, first_s, first_j, first_measured_s, first_measured_j = max(found)
         for row in found:
             _, time_s, energy_j, measured_s, measured_j = row
-            gpus = len(shares)
+            gpus = len(whole_s)
             out.append(ScoredRun(f"Perseus {kind}: power", model, gpu, np.nan, energy_j / time_s / gpus, np.nan,
                                  measured_j / measured_s / gpus))  # fmt: skip
             if row == max(found):
@@ -286,7 +351,7 @@ def score_stage_clocks(folder: Path, tell: Tell) -> list[ScoredRun]:
         gpu = _GPUS[str(theirs)]
         tell(f"stages on {gpu}", 0.5)
         options = {"micro_batch": 1, "sequence_tokens": 2048, "precision": "bf16", "accumulate": 64, "gpus": 8, "tp": 8,
-                   "optimizer": "sgd"}  # fmt: skip
+                   "optimizer": "sgd", "attention": "eager"}  # fmt: skip
         tables, _ = tabulated([TrainingRun(_STAGE, gpu, options, 1.0, 1.0, "gpt3")])
         # one GPU was profiled with its slice of the weights: no exchanges
         tables = replace(tables, other_s=np.zeros_like(tables.other_s))
