@@ -19,6 +19,7 @@ from joulecast.coefficients.likeness import correction_share, influence, unliken
 from joulecast.coefficients.schema import TIME_PARAMETERS, GpuCoefficients, TimeCoefficients
 from joulecast.coefficients.voltage import rate_energy
 from joulecast.gpus import gpu_names, load_gpu
+from joulecast.gpus.changes import change_gpu
 from joulecast.kernels.work import Conditions, work
 from joulecast.physics.correction import correction_factor, output_head
 from joulecast.physics.price import at_clock, price
@@ -401,3 +402,52 @@ def test_the_rate_of_l2_in_fused_attention_is_the_hardwares_and_not_the_kernels(
             (found,) = fit_time(pool.work, pool.gpu, pool.time_s, pool.gpu.clock_max_mhz, source="test").values()
             assert 0.4 < found.l2_efficiency < 0.65
             assert found.error < 0.1
+
+
+#: Operations of each family that serves models, small and large.
+SERVED = {
+    "gemm": {"m": [8, 4096], "n": 4096, "k": 4096, "dtype": "fp8"},
+    "context_attention": {"batch_size": [1, 8], "query_len": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128},
+    "generation_attention": {
+        "batch_size": [1, 64], "past_len": 8192, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128
+    },
+    "encoder_attention": {"batch_size": [1, 16], "seq_len": 2048, "num_heads": 16, "head_dim": 64},
+    "moe": {
+        "num_tokens": [8, 8192], "hidden_size": 4096, "inter_size": 1536, "topk": 8, "num_experts": 128, "dtype": "fp8"
+    },
+    "quantize": {"m": [16, 8192], "k": 7168, "quant_op": "dynamic_quant", "dtype": "fp8"},
+}  # fmt: skip
+
+
+def _times(kind, gpu, clock_mhz=None, engine="trtllm"):
+    priced = price(op_table(kind, SERVED[kind]), gpu, Conditions(engine=engine))
+    return at_clock(priced, clock_mhz or gpu.clock_max_mhz)[0]
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_kernels_of_a_derivative_are_its_chips_whatever_it_is_called(kind):
+    for engine in ("trtllm", "vllm") if kind != "quantize" else ("trtllm",):
+        twin = _times(kind, replace(B200, name="SOME-B200"), engine=engine)
+        assert twin == pytest.approx(_times(kind, B200, engine=engine), rel=0.01)
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_a_derivative_goes_with_its_clock_and_sms(kind):
+    own = _times(kind, B200)
+    slow = replace(B200, name="SLOW-B200", clock_max_mhz=1700.0)
+    ratio = _times(kind, slow) / own
+    assert (ratio >= 0.995).all()
+    assert (ratio <= 1965 / 1700 * 1.05).all()
+    more = change_gpu(B200, {"sm_count": 152})
+    ratio = _times(kind, replace(more, name="LARGE-B200")) / own
+    # waves and learned factors step, but no kernel is faster than as many more SMs would make it by much, nor slower
+    assert (ratio > 148 / 152 * 0.96).all()
+    assert (ratio < 1.03).all()
+    # called what it is or a what-if, it is the same GPU
+    assert _times(kind, more) == pytest.approx(_times(kind, replace(more, name="LARGE-B200")), rel=0.03)
+
+
+@pytest.mark.parametrize("kind", ["context_attention", "encoder_attention", "generation_attention"])
+def test_more_special_functions_make_no_kernel_slower(kind):
+    more = replace(B200, name="MORE-B200", sfu_per_clk_sm=2 * B200.sfu_per_clk_sm)
+    assert (_times(kind, more) <= _times(kind, B200) * 1.01).all()

@@ -67,6 +67,25 @@ def measured_on_chip(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> frozenset[st
 
 
 @kept(4096)
+def as_measured(gpu: Gpu, exclude: tuple[str, ...] = ()) -> Gpu:
+    """`gpu` with special functions as fast as on the GPU of its chip that was measured; itself where none was.
+
+    What is learned of the chip's kernels knows no other share of them: asked for one, it would make a GPU slower that
+    has more of them (B300 beside B200).
+    """
+    found = relatives(gpu, exclude)
+    if not found or found[0][0] >= SIBLING:
+        return gpu
+    try:
+        plain = load_gpu(found[0][1].name.split("+")[0])
+    except UnknownNameError:  # a user's own GPU
+        return gpu
+    if plain.sfu_per_clk_sm == gpu.sfu_per_clk_sm:
+        return gpu
+    return replace(gpu, sfu_per_clk_sm=plain.sfu_per_clk_sm)
+
+
+@kept(4096)
 def time_coefficients(
     gpu: Gpu, family: str, engine: str, group: str, *, exclude: tuple[str, ...] = ()
 ) -> TimeCoefficients:
@@ -300,5 +319,5 @@ def forget() -> None:
     store.own_file.cache_clear()
     corrections.forget()
     load_intervals.cache_clear()
-    for cached in (relatives, measured_on_chip, time_coefficients, power_coefficients, host_coefficients):
+    for cached in (relatives, measured_on_chip, as_measured, time_coefficients, power_coefficients, host_coefficients):
         cached.cache_clear()

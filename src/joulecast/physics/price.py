@@ -12,7 +12,7 @@ import numpy.typing as npt
 from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction
 from joulecast.coefficients.intervals import SIZE_KNOTS_S, load_intervals
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
-from joulecast.coefficients.transfer import measured_on_chip, power_coefficients, time_coefficients
+from joulecast.coefficients.transfer import as_measured, measured_on_chip, power_coefficients, time_coefficients
 from joulecast.coefficients.versions import named
 from joulecast.gpus import Gpu
 from joulecast.gpus.state import rated
@@ -203,7 +203,9 @@ def price_work(
     distance = power_distance = np.zeros(len(work))
     power_factor = np.ones(len(work))
     if len(work) and (learned is not None or learned_power is not None):
-        features = correction_features(work, times, gpu)
+        like = as_measured(gpu, exclude=exclude)
+        seen = times if like is gpu else module_times(work, like, parameters_by_row(per_group, work.group), scale)
+        features = correction_features(work, seen, like)
         plain = times
         if learned is not None:
             factor, distance = correction_factor(
