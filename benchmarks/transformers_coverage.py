@@ -132,10 +132,10 @@ def examine(model_type: str, seconds: int) -> dict[str, Any]:
     """What comes of one type."""
     start = time.perf_counter()
     found: dict[str, Any] = {"type": model_type, "stage": "build", "error": ""}
-    signal.signal(signal.SIGALRM, _stop)
+    signal.signal(signal.SIGPROF, _stop)
     try:
         for config in configs(model_type):
-            signal.alarm(seconds)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
             try:
                 one = _examined(model_type, config)
             except _TooLong:  # a smaller config may be run in time
@@ -149,7 +149,7 @@ def examine(model_type: str, seconds: int) -> dict[str, Any]:
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"[:300]
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     found["seconds"] = round(time.perf_counter() - start, 2)
     return found
 
@@ -216,7 +216,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--slice", default="0/1", help="which part: 0/8 is the first of eight")
     parser.add_argument("--types", default="", help="only these, apart by commas")
-    parser.add_argument("--seconds", type=int, default=60, help="at most for one type")
+    parser.add_argument("--seconds", type=int, default=60, help="of processor time at most for one config")
     parser.add_argument("--output", default="", help="a file of JSON lines; types in it are not examined again")
     parser.add_argument("--again", action="store_true", help="examine again what failed")
     parser.add_argument("--summary", nargs="*", help="files to sum up")

@@ -10,9 +10,11 @@ import pytest
 
 import joulecast as jc
 from joulecast.cli import main
+from joulecast.coefficients.engines import EngineSteps, engine_steps, read_engine_steps, write_engine_steps
 from joulecast.errors import InputError
 from joulecast.validation.compare import compare
 from joulecast.validation.serving_files import METRICS, read_results
+from joulecast.validation.serving_steps import StepRow, scored
 
 VLLM: dict[str, Any] = {
     "backend": "vllm", "model_id": "meta-llama/Llama-3.1-8B", "num_prompts": 100, "request_rate": "inf",
@@ -85,12 +87,47 @@ def test_a_fixed_batch_is_predicted_as_such(tmp_path: Path) -> None:
     values = {"run_name": "x", "batch_size": 4, "input_len": 512, "output_len": 32, "prefill_latency": 0.05,
               "median_decode_latency": 0.008, "total_latency": 0.3}  # fmt: skip
     (result,) = read_results(written(tmp_path, values))
-    found = compare(result, model="meta-llama/Llama-3.1-8B", gpu="h100")
+    found = compare(result, model="meta-llama/Llama-3.1-8B", gpu="h100", server="none")
     whole = jc.predict("meta-llama/Llama-3.1-8B", "h100", batch=4, prompt_tokens=512, generate_tokens=32,
                        engine="vllm", launch_mode="cuda_graph")  # fmt: skip
     assert found.predicted["batch_latency_s"] == pytest.approx(whole.time_s)
     assert found.predicted["energy_per_token_j"] == pytest.approx(whole.energy_j / (4 * 32))
     assert set(found.predicted) == {"batch_latency_s", "power_w", "energy_per_token_j", "prefill_s", "decode_step_s"}
+
+
+def test_a_server_adds_its_own_code_to_each_step_while_gpus_wait(tmp_path: Path) -> None:
+    (result,) = read_results(written(tmp_path, VLLM))
+    alone = compare(result, gpu="h100", batch=16, server="none")
+    for version in ("vllm-0.5", "vllm-0.11"):
+        found = compare(result, gpu="h100", batch=16, server=version)
+        waited_s = engine_steps(version).step_s(16, 1)
+        assert waited_s > 1e-4
+        # of an answer of 128 tokens, 127 steps, of which each waits
+        assert found.predicted["e2el_s"] - alone.predicted["e2el_s"] == pytest.approx(127 * waited_s)
+        static_w = (found.predicted["energy_per_token_j"] - alone.predicted["energy_per_token_j"]) * 128 * 16
+        assert 50 < static_w / (127 * waited_s) < 250  # what an H100 draws that waits
+        assert any("the server's own code" in line for line in found.notes)
+    assert compare(result, gpu="h100", batch=16).server == "vllm-0.11"
+    with pytest.raises(InputError, match=r"vllm-0.11") as refused:
+        compare(result, gpu="h100", server="vllm-0.12")
+    assert "\n" not in str(refused.value)
+
+
+def test_costs_of_an_engine_are_found_again(tmp_path: Path) -> None:
+    true = EngineSteps(step_us=2000.0, sequence_us=30.0, group_us=500.0)
+    rows = [
+        StepRow("H100-SXM-80GB", f"model {place % 3}", n, gpus, 0.01 + true.step_s(n, gpus), 0.01)
+        for place, (n, gpus) in enumerate((n, gpus) for n in (1, 8, 64, 256) for gpus in (1, 4))
+    ]
+    found = scored("made up", rows)
+    for name in ("step_us", "sequence_us", "group_us"):
+        assert getattr(found, name) == pytest.approx(getattr(true, name), rel=1e-3)
+    assert found.error < 1e-3 < found.before
+    write_engine_steps({"x": found}, tmp_path / "engines.toml")
+    assert read_engine_steps(tmp_path / "engines.toml")["x"].step_us == pytest.approx(2000, rel=1e-3)
+    (tmp_path / "engines.toml").write_text("schema = 1\n[x]\nstep_us = -1\n")
+    with pytest.raises(InputError, match="step_us"):
+        read_engine_steps(tmp_path / "engines.toml")
 
 
 def test_the_figures_of_a_stream_agree_with_each_other(tmp_path: Path) -> None:

@@ -43,6 +43,10 @@ def compare(
     clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock.")] = None,
     power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit of one GPU.")] = None,
     power: Annotated[str | None, _option("--measured-power", "W", "Mean power of all GPUs meanwhile.")] = None,
+    server: Annotated[
+        str | None,
+        _option("--server", "NAME", "Version whose own code is added to a step, or none [the newest measured]."),
+    ] = None,
     coefficients: options.Coefficients = None,
     json: options.Json = False,
     csv: options.Csv = False,
@@ -66,6 +70,7 @@ def compare(
         "ep": options.whole("--ep", ep),
         "clock_mhz": options.real("--clock", clock, "MHz", example="1410"),
         "power_limit_w": options.real("--power-limit", power_limit, "W", example="300"),
+        "server": server,
         "measured_power_w": options.real("--measured-power", power, "W", example="450"),
     }
 
@@ -134,6 +139,7 @@ def _document(found: Comparison) -> dict[str, Any]:
         "ep": result.ep,
         "batch": found.batch,
         "batch_from": result.concurrency_from,
+        "server": found.server,
         "input_tokens": result.input_tokens,
         "output_tokens": result.output_tokens,
         "metrics": found.rows(),

@@ -17,6 +17,7 @@ ENVIRONMENT = "JOULECAST_COEFFICIENTS"
 #: Files beside those of GPUs.
 INTERVALS = "intervals.toml"
 TRAINING = "training.toml"
+ENGINES = "engines.toml"
 
 _chosen: list[Path] = []
 
@@ -104,7 +105,7 @@ def gpus_in(folder: Path) -> tuple[str, ...]:
     """Names of the GPUs that `folder` holds files of."""
     if not folder.is_dir():
         return ()
-    return tuple(sorted(one.stem for one in folder.glob("*.toml") if one.name not in (INTERVALS, TRAINING)))
+    return tuple(sorted(one.stem for one in folder.glob("*.toml") if one.name not in (INTERVALS, TRAINING, ENGINES)))
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from joulecast.coefficients.engines import NEWEST, NONE, EngineSteps, engine_steps, load_engine_steps
 from joulecast.coefficients.transfer import power_coefficients
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
@@ -37,6 +38,8 @@ class Comparison:
         By metric: the figure, and half its 90 % interval relative to it.
     notes : tuple of str
         What the prediction leaves out.
+    server : str
+        Version of the engine whose own code is in it, or ``none``.
     """
 
     result: ServingResult
@@ -45,6 +48,7 @@ class Comparison:
     predicted: Mapping[str, float]
     spread: Mapping[str, float]
     notes: tuple[str, ...]
+    server: str = NONE
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a metric: ``metric``, ``unit``, ``predicted``, its interval, ``measured``, ``error``, definition."""
@@ -84,6 +88,7 @@ def compare(
     clock_mhz: float | None = None,
     power_limit_w: float | None = None,
     measured_power_w: float | None = None,
+    server: str | None = None,
 ) -> Comparison:
     """Predict what a benchmark measured.
 
@@ -96,6 +101,9 @@ def compare(
         [MHz, W]
     measured_power_w : float, optional
         Mean power of all GPUs together over the run. [W]
+    server : str, optional
+        Version of the engine whose own code is added to each step, or ``none``; the newest that was measured by
+        default. See `joulecast.coefficients.engines`.
 
     Returns
     -------
@@ -142,18 +150,55 @@ def compare(
         )
 
     whole = predicted(size, output)
+    steps, version = _server(server, filled.engine)
+    waits = _Waits(steps, asked.gpu_count, _static_w(whole.clock_mhz, described) * asked.gpu_count)
     if filled.one_batch:
-        figures, spread = _of_batch(whole, size, output)
+        figures, spread = _of_batch(whole, size, output, waits)
     else:
-        figures, spread = _of_stream(whole, predicted(1, 1), size, prompt, output)
+        figures, spread = _of_stream(whole, predicted(1, 1), size, prompt, output, waits)
     _at_pace(figures, spread, filled, described, whole.clock_mhz)
     if "energy_per_token_j" in filled.measured and "energy_at_pace_j" in figures:
         same = {**filled.measured, "energy_at_pace_j": filled.measured["energy_per_token_j"]}
         filled = replace(filled, measured=MappingProxyType(same))
     return Comparison(
         filled, described.name, size, MappingProxyType(figures), MappingProxyType(spread),
-        (*_notes(filled, size, prompt, output), *filled.notes, *whole.warnings),
+        (*_notes(filled, size, prompt, output), *_server_notes(version, steps, size, asked.gpu_count), *filled.notes,
+         *whole.warnings),
+        version,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """What an engine's own code takes of a step while its GPUs draw static power."""
+
+    steps: EngineSteps
+    gpus: int
+    static_w: float
+
+    def s(self, sequences: float) -> float:
+        return self.steps.step_s(sequences, self.gpus)
+
+    def spread(self, spread: float, kernel_s: float, waited_s: float) -> float:
+        """Half an interval, relative to the sum: that of the kernels, and of the waits by their error left out."""
+        whole = kernel_s + waited_s
+        return math.hypot(spread * kernel_s, _HALF_OF_90 * self.steps.error * whole * (waited_s > 0)) / whole
+
+
+#: Half of a 90 % interval over the median of absolute errors, of normal ones.
+_HALF_OF_90 = 2.44
+
+
+def _server(server: str | None, engine: str) -> tuple[EngineSteps, str]:
+    """Costs and name of the version that was asked for, else of the newest of the engine."""
+    version = server or NEWEST.get(engine, NONE)
+    if server is None and version not in load_engine_steps():
+        version = NONE
+    return engine_steps(version), version
+
+
+def _static_w(clock_mhz: float, gpu: Gpu) -> float:
+    return float(static_power_w(clock_mhz, gpu, power_coefficients(gpu)))
 
 
 #: A mean power above this share of the board's limit is a slip: of a unit, or of what was measured.
@@ -220,35 +265,44 @@ def _relative(phase: PhasePrediction | None, figure: str) -> float:
     return math.sqrt(upper / lower) - 1 if lower > 0 else 0.0
 
 
-def _of_batch(whole: Prediction, size: int, output: int) -> tuple[dict[str, float], dict[str, float]]:
+def _of_batch(whole: Prediction, size: int, output: int, waits: _Waits) -> tuple[dict[str, float], dict[str, float]]:
     """Figures of a batch that is run from start to end."""
     prefill, decode = _phase(whole, "prefill"), _phase(whole, "decode")
     lower, upper = whole.interval("time_s")
     energy_lower, energy_upper = whole.interval("energy_j")
+    waited_s = waits.s(size)
+    all_s = waited_s * output
+    energy_j = whole.energy_j + waits.static_w * all_s
     figures = {
-        "batch_latency_s": whole.time_s,
-        "power_w": whole.power_w,
-        "energy_per_token_j": whole.energy_j / (size * output),
+        "batch_latency_s": whole.time_s + all_s,
+        "power_w": energy_j / (whole.time_s + all_s),
+        "energy_per_token_j": energy_j / (size * output),
     }
     spread = {
-        "batch_latency_s": math.sqrt(upper / lower) - 1,
+        "batch_latency_s": waits.spread(math.sqrt(upper / lower) - 1, whole.time_s, all_s),
         "energy_per_token_j": math.sqrt(energy_upper / energy_lower) - 1,
     }
     if prefill is not None:
-        figures["prefill_s"], spread["prefill_s"] = prefill.time_s, _relative(prefill, "time_s")
+        figures["prefill_s"] = prefill.time_s + waited_s
+        spread["prefill_s"] = waits.spread(_relative(prefill, "time_s"), prefill.time_s, waited_s)
     if decode is not None:
-        figures["decode_step_s"] = decode.time_s / decode.passes
-        spread["decode_step_s"] = _relative(decode, "time_s")
+        step_s = decode.time_s / decode.passes
+        figures["decode_step_s"] = step_s + waited_s
+        spread["decode_step_s"] = waits.spread(_relative(decode, "time_s"), step_s, waited_s)
     return figures, spread
 
 
 def _of_stream(
-    whole: Prediction, one: Prediction, size: int, prompt: int, output: int
+    whole: Prediction, one: Prediction, size: int, prompt: int, output: int, waits: _Waits
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Figures of a stream of requests, `size` at once."""
     prefill, decode = _phase(one, "prefill") or one.phases[0], _phase(whole, "decode")
     step_s = decode.time_s / decode.passes if decode is not None else 0.0
     step_j = decode.energy_j / decode.passes if decode is not None else 0.0
+    # prompts are taken in beside decoding sequences: a step of the server's for each token, none for a prompt
+    waited_s = waits.s(size)
+    kernel_s, step_s = step_s, step_s + waited_s
+    step_j += waits.static_w * waited_s
     ttft = prefill.time_s + step_s
     served = (output - 1) * step_s + size * prefill.time_s
     energy = (output - 1) * step_j / size + prefill.energy_j
@@ -262,8 +316,9 @@ def _of_stream(
         "energy_per_token_j": energy / output,
     }
     slow = max(_relative(prefill, "time_s"), _relative(decode, "time_s"))
+    slow = waits.spread(slow, served - (output - 1) * waited_s, (output - 1) * waited_s)
     spread = dict.fromkeys(figures, slow)
-    spread["ttft_s"] = _relative(prefill, "time_s")
+    spread["ttft_s"] = waits.spread(_relative(prefill, "time_s"), prefill.time_s + kernel_s, waited_s)
     spread["energy_per_token_j"] = max(_relative(prefill, "energy_j"), _relative(decode, "energy_j"))
     spread["power_w"] = max(_relative(prefill, "power_w"), _relative(decode, "power_w"))
     if output > 1:
@@ -280,9 +335,20 @@ def _at_pace(
     predicted = figures.get("output_throughput")
     if not measured or not predicted or measured >= predicted:
         return
-    static_w = float(static_power_w(clock_mhz, gpu, power_coefficients(gpu))) * result.tp * result.pp
+    static_w = _static_w(clock_mhz, gpu) * result.tp * result.pp
     figures["energy_at_pace_j"] = figures["energy_per_token_j"] + static_w * (1 / measured - 1 / predicted)
     spread["energy_at_pace_j"] = spread["energy_per_token_j"]
+
+
+def _server_notes(version: str, steps: EngineSteps, size: int, gpus: int) -> list[str]:
+    """What of the prediction is the server's."""
+    if version == NONE:
+        return ["the server's own code is not in it; --server adds what that of a version takes"]
+    each = 1e3 * steps.step_s(size, gpus)
+    return [
+        f"{each:.1f} ms of each step are the server's own code, while GPUs wait: {version}, fitted on {steps.rows} "
+        f"served runs; --server takes another, or none"
+    ]
 
 
 def _notes(result: ServingResult, size: int, prompt: int, output: int) -> list[str]:
@@ -291,8 +357,7 @@ def _notes(result: ServingResult, size: int, prompt: int, output: int) -> list[s
     how = _HOW.get(result.concurrency_from, result.concurrency_from)
     out = [
         f"priced as a fixed batch of {size} sequences ({how}) of {prompt:,} + {output:,} tokens, the mean lengths; "
-        "CUDA graphs; spread of lengths, prefix caching, speculative decoding and the server's own code are not "
-        "in it",
+        "CUDA graphs; spread of lengths, prefix caching and speculative decoding are not in it",
         "TTFT is the prefill of one prompt and the decoding step it waits for; time in a queue is not in it",
     ]
     several = result.measured.get("itl_s", 0.0) / (result.measured.get("tpot_s") or math.inf)
