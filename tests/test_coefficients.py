@@ -415,6 +415,15 @@ def test_hosts_are_those_of_gpus_of_one_age(calibrated):
     assert transfer.host_coefficients(V100) == HostCoefficients()
 
 
+def test_one_slow_machine_is_no_rule_for_its_age(calibrated):
+    hosts = {"A100-SXM-80GB": HostCoefficients(eager_us=5.0), "A100-PCIE-40GB": HostCoefficients(eager_us=20.0)}
+    calibrated(*(gpu_file(name, host=host) for name, host in hosts.items()))
+    twin = transfer.host_coefficients(load_gpu("A100-SXM-40GB"))
+    # the geometric mean of 5 and 20 us
+    assert twin.eager_us == pytest.approx(10.0)
+    assert set(twin.source.removeprefix("hosts of ").split(", ")) == set(hosts)
+
+
 @pytest.mark.parametrize("name", gpu_names())
 def test_every_gpu_has_coefficients_for_every_family_and_says_where_from(name):
     gpu = load_gpu(name)

@@ -201,8 +201,13 @@ def taken(tables: RunTables, rows: Any) -> RunTables:
 
 def figures(tables: RunTables, scales: Scales) -> tuple[Floats, Floats]:
     """Time and mean power of one GPU of each step at some scales. [s, W]"""
-    time_s, power_w = evaluated(tables, vector_of(scales)[None])
-    return time_s[0], power_w[0]
+    batches = np.array([float(run.options.get("micro_batch") or 1) for run in tables.runs])
+    time_s, power_w = np.full(len(tables), np.nan), np.full(len(tables), np.nan)
+    for batch in np.unique(batches) if scales.doubling != 1.0 else [0.0]:
+        rows = (batches == batch) | (batch == 0.0)
+        found = evaluated(taken(tables, rows), vector_of(scales.at_batch(batch))[None])
+        time_s[rows], power_w[rows] = found[0][0], found[1][0]
+    return time_s, power_w
 
 
 def power_over_clock(tables: RunTables, scales: Scales) -> tuple[Floats, Floats, Floats]:

@@ -139,7 +139,7 @@ def unidentified(tables: RunTables) -> tuple[str, ...]:
     """Scales that the runs say nothing of.
 
     Of time: those whose class takes little of every step. Of power: all without a measured power, voltages and the
-    share of the limit without one configuration at several clocks or limits.
+    share of the limit without a GPU at three clocks or limits.
     """
     plain = tables.class_s[:, -1].sum(axis=-1) + tables.other_s[:, -1]
     gpu_s = np.sum(tables.repeats * plain, axis=1)
@@ -157,10 +157,11 @@ def unidentified(tables: RunTables) -> tuple[str, ...]:
     shares |= dict.fromkeys(POWERED, 0.0)
     if read.any():
         shares["energy"] = 1.0
-        group, _ = _configurations(tables)
-        points = np.array([np.unique(tables.limit_w[read & (group == code)]).size
-                           + np.unique(tables.clock_mhz[read & (group == code), -1]).size - 1
-                           for code in np.unique(group[read])])  # fmt: skip
+        # clocks and limits of a GPU, of whatever configurations: what they have in common is not its voltage's
+        gpus = np.array([run.gpu for run in tables.runs])
+        points = np.array([np.unique(tables.limit_w[read & (gpus == gpu)]).size
+                           + np.unique(tables.clock_mhz[read & (gpus == gpu), -1]).size - 1
+                           for gpu in np.unique(gpus[read])])  # fmt: skip
         if points.max() >= 3:
             shares |= dict.fromkeys(POWERED, 1.0)
     return tuple(name for name in SCALES if shares[name] < LEAST_SHARE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from joulecast.calibration.conformal import conformal_quantile
 from joulecast.calibration.own import today
 from joulecast.calibration.step_tables import TIMED, RunTables, figures, tabulated, taken
 from joulecast.calibration.training import fit_scales, left_out
+from joulecast.calibration.training_networks import by_network, network_scales
 from joulecast.calibration.training_runs import read_runs
 from joulecast.coefficients.training import ALL, Scales, TrainingScales, write_scales
 from joulecast.errors import InputError, UnknownNameError, shortened
@@ -141,7 +142,7 @@ def calibrate_training(
     for scope, rows in _scopes(tables, [name for name in per if name != "network"]).items():
         scopes[scope] = replace(fit_scales(taken(tables, rows), seed=seed, around=every), **named)
     if "network" in per:
-        for network_name, one in network_scales(tables, scopes).items():
+        for network_name, one in network_scales(tables, every).items():
             scopes[network_name] = replace(one, **named)
     tell("learning curve", 0.85)
     note: dict[str, str | int | float] = {
@@ -201,52 +202,11 @@ def learning_curve(
             chosen = np.isin(names, random.choice(apart, count, replace=False))
             rest, mine = taken(tables, ~chosen), taken(tables, chosen)
             every = fit_scales(mine, seed=seed) if count else Scales()
-            own = network_scales(mine, {ALL: every}) if count else {}
-            found.append(_errors(rest, _by_network(rest, every, own)))
+            own = network_scales(mine, every) if count else {}
+            found.append(_errors(rest, by_network(rest, every, own)))
         time, power = np.array(found).T
         out.append(CurvePoint(count, float(time.mean()), float(power.mean()), float(time.max())))
     return tuple(out)
-
-
-def _by_network(tables: RunTables, every: Scales, own: Mapping[str, Scales]) -> tuple[Floats, Floats]:
-    """Times and powers, each network by its own scales where there are any."""
-    time_s, power_w = (one.copy() for one in figures(tables, every))
-    names = np.array([run.network for run in tables.runs])
-    for name, scales in own.items():
-        mine = names == name
-        if mine.any():
-            time_s[mine], power_w[mine] = figures(taken(tables, mine), scales)
-    return time_s, power_w
-
-
-def network_scales(tables: RunTables, scopes: Mapping[str, Scales]) -> dict[str, Scales]:
-    """Scales of each network: those of all, with its own remainder on all times and energies.
-
-    A remainder is the mean logarithm of measured over predicted, shrunk by how many configurations tell it.
-    """
-    every = scopes[ALL]
-    time_s, power_w = figures(tables, every)
-    names = np.array([run.network for run in tables.runs])
-    out = {}
-    for name in dict.fromkeys(names.tolist()):
-        mine = names == name
-        count = len({run.configuration for run, one in zip(tables.runs, mine, strict=True) if one})
-        trust = count / (count + _REMAINDER_NOISE)
-        factors: dict[str, Any] = {}
-        miss_s = np.log(tables.measured_s[mine] / time_s[mine])
-        time = float(np.exp(trust * np.nanmean(miss_s)))
-        watts = np.log(tables.measured_w[mine] / power_w[mine])
-        energy = float(np.exp(trust * np.nanmean(watts))) if np.isfinite(watts).any() else 1.0
-        for factor in TIMED:
-            factors[factor] = float(np.clip(getattr(every, factor) * time, 0.05, 20.0))
-        # a step that takes longer for the same energy draws less
-        factors["energy"] = float(np.clip(every.energy * energy * time, 0.05, 20.0))
-        out[name] = replace(every, **factors, rows=int(mine.sum()))
-    return out
-
-
-#: Square of the scatter of a configuration over that of what networks leave unexplained.
-_REMAINDER_NOISE = 0.1
 
 
 def _scopes(tables: RunTables, per: Sequence[str]) -> dict[str, npt.NDArray[np.bool_]]:

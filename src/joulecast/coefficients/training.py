@@ -6,9 +6,10 @@ GPU. ``joulecast calibrate --training`` writes it.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,6 +49,10 @@ class Scales:
         Of the GPU's voltage over its clock, as in `joulecast.coefficients.schema.PowerCoefficients`; 0 for its own.
     limit_share : float
         Mean power that a throttled GPU settles at, over its power limit.
+    batch : float
+        Micro-batch that the scales were found at; 0 where they hold at any.
+    doubling : float
+        Factor on all of them but `static` for each doubling of the micro-batch beyond `batch`.
     provenance, source : str
     rows : int
         Measured steps behind them.
@@ -73,6 +78,8 @@ class Scales:
     voltage_floor: float = 0.0
     voltage_knee: float = 0.0
     limit_share: float = 1.0
+    batch: float = 0.0
+    doubling: float = 1.0
     provenance: str = "transferred"
     source: str = "kernels of inference and single kernels"
     rows: int = 0
@@ -83,10 +90,21 @@ class Scales:
 
     def __post_init__(self) -> None:
         for name in FACTORS:
-            object.__setattr__(self, name, _between(name, getattr(self, name), 0.05, 20.0))
+            object.__setattr__(self, name, _between(name, getattr(self, name), _LEAST, _MOST))
         for name in ("voltage_floor", "voltage_knee"):
             object.__setattr__(self, name, _between(name, getattr(self, name), 0.0, 0.99))
         object.__setattr__(self, "limit_share", _between("limit_share", self.limit_share, 0.5, 1.2))
+        object.__setattr__(self, "batch", _between("batch", self.batch, 0.0, 1e9))
+        object.__setattr__(self, "doubling", _between("doubling", self.doubling, 0.5, 2.0))
+
+    def at_batch(self, micro_batch: float) -> Scales:
+        """The scales of a micro-batch: `doubling` is followed for four doublings either way, no further."""
+        if not self.batch or self.doubling == 1.0:
+            return self
+        away = math.log2(max(micro_batch, 1.0) / self.batch)
+        factor = self.doubling ** min(max(away, -_MOST_DOUBLINGS), _MOST_DOUBLINGS)
+        moved = {name: min(max(getattr(self, name) * factor, _LEAST), _MOST) for name in FACTORS if name != "static"}
+        return replace(self, **moved, batch=0.0, doubling=1.0)
 
 
 #: Scales that are factors on times and energies.
@@ -94,6 +112,10 @@ FACTORS = (
     "multiply", "convolution", "gradient", "attention", "memory", "host", "communication", "copying", "energy",
     "static",
 )  # fmt: skip
+
+
+#: Bounds of a factor, and doublings of the batch that a measured trend holds for.
+_LEAST, _MOST, _MOST_DOUBLINGS = 0.05, 20.0, 4.0
 
 
 def _between(name: str, value: Any, lowest: float, highest: float) -> float:

@@ -301,16 +301,34 @@ def _model_factor(gpu: Gpu, exclude: tuple[str, ...], weights: Floats, energies:
 
 @kept(4096)
 def host_coefficients(gpu: Gpu) -> HostCoefficients:
-    """Cost of a launch on the host that `gpu` was measured in, else on that of a near relative, else the defaults.
+    """Cost of a launch on the host that `gpu` was measured in, else on those of near relatives, else the defaults.
 
-    GPUs of one generation sit in hosts of one age; beyond that a host says nothing of another.
+    GPUs of one generation sit in hosts of one age; beyond that a host says nothing of another. One machine is no rule:
+    of several the geometric mean is taken.
     """
+    near: dict[str, HostCoefficients] = {}
     for far, other, coefficients in relatives(gpu):
-        if coefficients.host is not None and far < 1.0:
-            if far == 0.0:
-                return coefficients.host
-            return replace(coefficients.host, provenance="transferred", source=f"host of {other.name}")
-    return HostCoefficients()
+        if coefficients.host is None or far >= 1.0:
+            continue
+        if far == 0.0:
+            return coefficients.host
+        near[other.name] = coefficients.host
+    if not near:
+        return HostCoefficients()
+
+    def mean(name: str) -> float:
+        costs = np.array([getattr(one, name) for one in near.values()])
+        return float(costs[0] if len(costs) == 1 else np.exp(np.mean(np.log(np.maximum(costs, 1e-3)))))
+
+    return replace(
+        next(iter(near.values())),
+        eager_us=mean("eager_us"),
+        compiled_us=mean("compiled_us"),
+        cuda_graph_us=mean("cuda_graph_us"),
+        module_us=mean("module_us"),
+        provenance="transferred",
+        source=f"host{'s' if len(near) > 1 else ''} of {', '.join(near)}",
+    )
 
 
 def forget() -> None:

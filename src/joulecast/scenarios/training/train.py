@@ -144,6 +144,7 @@ def train(
         scales = scales_of(
             described.name, recipe.precision, "convolution" if "conv2d" in forward.tables else "", forward.name
         )  # fmt: skip
+    scales = scales.at_batch(micro)
     figures = run_step(
         step, recipe, layout, described, execution, host,
         micro_batches=count, clock_mhz=clock, power_limit_w=limit, input_s=input_s, copying_s=copying_s,
