@@ -266,9 +266,13 @@ def at_highest(ranks: Sequence[_Rank]) -> list[_Rank]:
     """Ranks of plans that hold nothing back: all at the highest clock, or at the highest limit."""
     top_mhz = max((one.clock_mhz or 0.0 for one in ranks), default=0.0)
     top_w = max((one.limit_w or 0.0 for one in ranks), default=0.0)
-    return [one for plan in _plans(ranks)
-            if all((each.clock_mhz or 0) >= 0.995 * top_mhz or (each.limit_w or 0) >= 0.995 * top_w for each in plan)
-            for one in plan]  # fmt: skip
+
+    def free(one: _Rank) -> bool:
+        if one.clock_mhz:
+            return one.clock_mhz >= 0.995 * top_mhz
+        return bool(one.limit_w) and (one.limit_w or 0.0) >= 0.995 * top_w
+
+    return [one for plan in _plans(ranks) if all(map(free, plan)) for one in plan]
 
 
 def _plans(ranks: Sequence[_Rank]) -> list[list[_Rank]]:
