@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from joulecast.calibration.pass_runs import MeasuredPass, read_generations, read_passes
 from joulecast.calibration.passes import (
+    FORWARD,
+    GENERATED,
     PassFit,
     PassTable,
     fit_passes,
@@ -58,11 +60,7 @@ def idle_prior_w(gpu: Gpu) -> tuple[float, float]:
     return (1 - _CLOCKED_SHARE) * gpu.idle_w, _CLOCKED_SHARE * gpu.idle_w
 
 
-#: How little benchmarks of kernels are believed beside whole forward passes, and beside generations that wait for
-#: their host most of the time and tell little of kernels (width of the prior); and how much the priors of energies
-#: count. (Both, and the prior of tensor cores, are those of the least error of power at measured times, models left
-#: out, of the passes that do not wait for their host.)
-_BELIEF = {"eager forward passes": (0.25, 0.02), "eager generations": (0.06, 0.01)}
+_BELIEF = {"eager forward passes": FORWARD, "eager generations": GENERATED}
 
 
 def leave_model_out(runs: Sequence[MeasuredPass], table: PassTable) -> PassErrors:
@@ -71,7 +69,7 @@ def leave_model_out(runs: Sequence[MeasuredPass], table: PassTable) -> PassError
     prior = idle_prior_w(table.gpu)
     for model in np.unique(table.models):
         rows = table.models == model
-        fit = fit_passes(table.take(~rows), prior, *_BELIEF[runs[0].source])
+        fit = fit_passes(table.take(~rows), prior, _BELIEF[runs[0].source])
         time_s[rows], power_w[rows] = predicted(fit, table.take(rows))
     return PassErrors(
         tuple(runs),
@@ -156,7 +154,7 @@ def fitted_gpus(folder: Path) -> dict[str, list[MeasuredPass]]:
 def pass_fit_of(gpu: Gpu, runs: Sequence[MeasuredPass]) -> tuple[PassTable, PassFit]:
     """All passes of one GPU tabulated, and the fit on them."""
     table = tabulate(runs, default_power(gpu))
-    return table, fit_passes(table, idle_prior_w(gpu), *_BELIEF[runs[0].source])
+    return table, fit_passes(table, idle_prior_w(gpu), _BELIEF[runs[0].source])
 
 
 def fit_all_passes(
