@@ -16,12 +16,14 @@ from joulecast.calibration import served
 from joulecast.calibration.served import ServedRun, ServedTable, factor_of, family_name, left_out_errors
 from joulecast.coefficients import store, transfer
 from joulecast.coefficients.energies import default_power
+from joulecast.coefficients.intervals import load_intervals
 from joulecast.coefficients.schema import GpuCoefficients, ModelEnergy
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.physics.power import static_power_w
 from joulecast.physics.price import at_clock, price
+from joulecast.physics.uncertainty import under_limit_width
 from joulecast.workloads.table import op_table
 
 H100, B200, A100 = (load_gpu(name) for name in ("H100-SXM-80GB", "B200-SXM-180GB", "A100-SXM-80GB"))
@@ -242,6 +244,28 @@ def test_a_served_model_stays_under_the_limit(gpu):
     assert found.info["model_energy_factor"] == transfer.power_coefficients(described).model_factor > 1.1
     for phase in found.phases:
         assert described.idle_w < phase.power_w <= described.power_limit_default_w * 1.0001
+
+
+def test_a_power_that_the_limit_hardly_sets_is_no_better_known_than_without():
+    # 20 % either way without a limit: an excess of 1 % leaves 19 %, one of 50 % leaves what limits are met to
+    widths = under_limit_width(0.20, 0.03, np.array([False, True, True, True]), np.array([0.0, 0.01, 0.1, 0.5]))
+    assert widths == pytest.approx([0.20, 0.19, 0.10, 0.03])
+    assert under_limit_width(0.02, 0.03, True, 0.5) == 0.02
+
+
+def test_the_interval_of_a_power_narrows_with_the_limit():
+    workload = jc.workload("meta-llama/Llama-3.1-8B", batch=8, prompt_tokens=2048)
+
+    def half_width(**options):
+        found = jc.predict(workload, "h100", ignore_memory=True, **options)
+        lower, upper = found.interval("power_w")
+        return found.phases[0].throttled, np.log(upper / lower) / 2
+
+    free, capped = half_width(clock_mhz=1200), half_width(power_limit_w=400.0)
+    assert (free[0], capped[0]) == (False, True)
+    assert free[1] == pytest.approx(transfer.power_coefficients(H100).spread90)
+    assert capped[1] == pytest.approx(load_intervals().capped_power)
+    assert capped[1] <= half_width()[1] <= free[1]
 
 
 def test_power_of_models_left_out_and_of_the_other_gpu(data_dir):

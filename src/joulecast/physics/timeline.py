@@ -62,6 +62,8 @@ class Run:
         What GPU and host alone take over all passes. [s]
     idle_s, idle_j : float
         Time that the GPU waits, and the energy it draws then. [s, J]
+    excess : float
+        Logarithm of the power at the clock asked for over the limit, where it throttles; else 0.
     kernel_s : ndarray, shape (n,)
         Time of each operation once. [s]
     """
@@ -74,6 +76,7 @@ class Run:
     host_s: float
     idle_s: float
     idle_j: float
+    excess: float
     kernel_s: Floats
 
 
@@ -89,6 +92,7 @@ class Runs:
     host_s: Floats
     idle_s: Floats
     idle_j: Floats
+    excess: Floats
     kernel_s: Floats
 
 
@@ -178,9 +182,10 @@ def run_phases(passes: Passes, clock_mhz: Floats, power_limit_w: Floats) -> Runs
         passes.priced.gpu.clock_min_mhz,
         power_limit_w[over],
     )
-    throttled = np.zeros(settled.size, dtype=np.bool_)
+    throttled, excess = np.zeros(settled.size, dtype=np.bool_), np.zeros(settled.size)
     throttled[over] = True
-    return _evaluated(ready, settled, throttled)
+    excess[over] = np.log(asked.energy_j[over] / asked.time_s[over] / power_limit_w[over])
+    return replace(_evaluated(ready, settled, throttled), excess=excess)
 
 
 def repeated(passes: Passes, phases: npt.NDArray[np.intp]) -> tuple[Passes, npt.NDArray[np.intp]]:
@@ -314,5 +319,6 @@ def _evaluated(ready: _Ready, clock_mhz: Floats, throttled: npt.NDArray[np.bool_
         host_s=_summed(by_phase, ready.repeats * ready.host_s, phases),
         idle_s=idle_s,
         idle_j=static_w * idle_s,
+        excess=np.zeros(phases),
         kernel_s=kernel_s,
     )

@@ -59,6 +59,29 @@ def combined(*half_widths: Any) -> Floats:
     return np.asarray(np.sqrt(np.sum([np.square(width) for width in np.broadcast_arrays(*half_widths)], axis=0)))
 
 
+def under_limit_width(spread: Any, capped: Any, throttled: Any, excess: Any) -> Floats:
+    """Half-width of a power that a limit may set: the better known, the further the power without it would lie above.
+
+    Parameters
+    ----------
+    spread : array_like
+        Half-width where no limit sets it, in natural logarithms.
+    capped : array_like
+        The same of a power that the limit surely sets.
+    throttled : array_like of bool
+        Where it sets the power.
+    excess : array_like
+        Logarithm of the power without the limit over the limit, where it throttles.
+
+    Returns
+    -------
+    ndarray
+        Natural logarithms.
+    """
+    known = np.maximum(np.asarray(spread) - np.asarray(excess), np.minimum(spread, capped))
+    return np.asarray(np.where(throttled, known, spread))
+
+
 def of_sum(parts: Any, half_widths: Any, family: npt.NDArray[np.intp]) -> float:
     """Half-width of a sum of positive parts: errors within a family go together, those of families are independent.
 

@@ -21,7 +21,7 @@ from joulecast.physics.operating import state_notes
 from joulecast.physics.power import POWER_MODULES
 from joulecast.physics.price import BOUNDS, bound_by, module_energy_j
 from joulecast.physics.timeline import Run, run_phase
-from joulecast.physics.uncertainty import bounds, combined, of_sum
+from joulecast.physics.uncertainty import bounds, combined, of_sum, under_limit_width
 from joulecast.scenarios.launched import Launched
 from joulecast.scenarios.memory import memory_need, refuse_what_does_not_fit
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
@@ -237,8 +237,7 @@ class _Parts:
         known = load_intervals()
         time_width = float(combined((1 - hosted) * kernels, hosted * known.host, known.model))
         time_width += unpriced_width(self.unpriced_shares())
-        capped = sum(times[name] for name in names if self.runs[name].throttled) / time_s
-        power_width = (1 - capped) * rows.priced.power.spread90 + capped * known.capped_power
+        power_width = sum(times[name] * self.power_width(name) for name in names) / time_s
         energy_width = float(combined(time_width, power_width))
         figures = ((time_s, time_width), (energy_j / time_s, power_width), (energy_j, energy_width))
         out = {}
@@ -246,6 +245,10 @@ class _Parts:
             lower, upper = bounds(value, width)
             out[name] = (float(lower), float(upper))
         return MappingProxyType(out)
+
+    def power_width(self, phase: str) -> float:
+        run, spread = self.runs[phase], self.rows.priced.power.spread90
+        return float(under_limit_width(spread, load_intervals().capped_power, run.throttled, run.excess))
 
     def prediction(self, memory: Any, host: HostCoefficients, warnings: tuple[str, ...]) -> Prediction:
         workload, rows, execution = self.lowered.workload, self.rows, self.execution

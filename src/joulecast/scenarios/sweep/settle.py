@@ -14,7 +14,7 @@ from joulecast.gpus import Gpu
 from joulecast.lowering.execution import Execution
 from joulecast.physics.price import BOUNDS, bound_by
 from joulecast.physics.timeline import Passes, repeated, run_phases
-from joulecast.physics.uncertainty import bounds, combined
+from joulecast.physics.uncertainty import bounds, combined, under_limit_width
 from joulecast.scenarios.pricing import Rows, laid_out, nearly_alike
 
 Floats = npt.NDArray[np.float64]
@@ -109,13 +109,14 @@ def _settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, 
     def share(weights: Floats) -> Floats:
         return np.asarray(np.bincount(point, weights=weights, minlength=n) / time_s)
 
-    hosted, capped = share(layout.time_s * (runs.host_s > runs.gpu_s)), share(layout.time_s * runs.throttled)
+    hosted = share(layout.time_s * (runs.host_s > runs.gpu_s))
     phase_of_row = again.phase_of[again.pass_of]
     row_s = runs.kernel_s * (again.count * again.repeats[again.pass_of])
     kernels = _spread(phases, row_s, rows, point[phase_of_row], n)
     known = load_intervals()
     time_width = combined((1 - hosted) * kernels, hosted * known.host, known.model)
-    power_width = (1 - capped) * power.spread90 + capped * known.capped_power
+    of_phase = under_limit_width(power.spread90, known.capped_power, runs.throttled, runs.excess)
+    power_width = share(layout.time_s * of_phase)
     out: dict[str, Array] = {}
     figures = (("time_s", time_s, time_width), ("power_w", energy_j / time_s, power_width),
                ("energy_j", energy_j, combined(time_width, power_width)))  # fmt: skip

@@ -20,7 +20,7 @@ from joulecast.lowering.training import Step
 from joulecast.physics.power import POWER_MODULES, static_power_w
 from joulecast.physics.price import module_energy_j
 from joulecast.physics.timeline import Passes, pass_time_s, run_phase
-from joulecast.physics.uncertainty import bounds, combined, of_sum
+from joulecast.physics.uncertainty import bounds, combined, of_sum, under_limit_width
 from joulecast.scenarios.pricing import Rows, passes_of, prepared
 from joulecast.scenarios.training.layout import Layout
 from joulecast.scenarios.training.scales import CLASSES, classes_of, scaled_host, scaled_rows
@@ -230,7 +230,8 @@ def run_step(
     # steps of networks left out say how wide, where there are any: kernels' own widths are in theirs
     kernels = scales.spread90 or float(combined(kernels, known.model))
     width = float(combined((1 - share) * kernels, share * _EXCHANGE_SPREAD))
-    power_width = scales.power_spread90 or (known.capped_power if run.throttled else rows.priced.power.spread90)
+    plain = rows.priced.power.spread90
+    power_width = scales.power_spread90 or under_limit_width(plain, known.capped_power, run.throttled, run.excess)
     figures = (
         ("time_s", time_s, width),
         ("power_w", energy_j / time_s, float(power_width)),
