@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -500,7 +501,6 @@ def test_a_file_that_is_no_config_is_refused_in_a_line(tmp_path: Path, content: 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": -1}, "hidden_size must be a whole number"),
         ({"hidden_size": float("nan")}, "hidden_size must be a whole number"),
         ({"hidden_size": "4096"}, "hidden_size must be a whole number"),
@@ -518,6 +518,19 @@ def test_a_file_that_is_no_config_is_refused_in_a_line(tmp_path: Path, content: 
 def test_a_wrong_config_is_refused_with_the_key_and_why(changes: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message) as caught:
         from_config({**entry("llama-3.1-8b").config, **changes}, Request(), "mine")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_config_leaves_out_is_taken_from_transformers_with_a_note(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("transformers")
+    found = from_config({"model_type": "bert"})
+    assert found.parameters == 109_482_240  # BERT-base: transformers' defaults are its sizes
+    assert "transformers' defaults for bert" in found.notes[-1]
+    partly = from_config({**entry("llama-3.1-8b").config, "hidden_size": None})
+    assert "leaves out hidden_size" in partly.notes[-1]
+    monkeypatch.setitem(sys.modules, "transformers.models.auto.configuration_auto", None)
+    with pytest.raises(InputError, match=r"hidden_size is missing.*pip install 'joulecast\[torch\]'") as caught:
+        from_config({"model_type": "bert"})
     assert "\n" not in str(caught.value)
 
 

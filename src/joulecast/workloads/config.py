@@ -13,6 +13,10 @@ LARGEST_SIZE = 2**31
 MOST_LAYERS = 2**14
 
 
+class MissingKeyError(InputError):
+    """A config leaves out what its model's size follows from."""
+
+
 class Config:
     """A config as a mapping whose values are checked as they are read.
 
@@ -37,6 +41,10 @@ class Config:
         """An error about this config."""
         return InputError(f"config of {shortened(self.name)}: {text}")
 
+    def missing(self, key: str) -> MissingKeyError:
+        """An error about a key that is not there."""
+        return MissingKeyError(f"config of {shortened(self.name)}: {key} is missing")
+
     def size(self, *keys: str, default: int | None = None, minimum: int = 1, maximum: int = LARGEST_SIZE) -> int:
         """A whole number under the first of `keys` that is there.
 
@@ -54,7 +62,7 @@ class Config:
                 raise self.error(f"{key} must be a whole number between {minimum} and {maximum}, got {_quoted(value)}")
             return int(value)
         if default is None:
-            raise self.error(f"{keys[0]} is missing")
+            raise self.missing(keys[0])
         return default
 
     def layers(self, *keys: str) -> int:
@@ -95,7 +103,7 @@ class Config:
         value = self.values.get(key)
         if value is None:
             if default is None:
-                raise self.error(f"{key} is missing")
+                raise self.missing(key)
             return tuple(default)
         if not isinstance(value, list | tuple) or len(value) > MOST_LAYERS:
             raise self.error(f"{key} must be a list of whole numbers, got {_quoted(value)}")

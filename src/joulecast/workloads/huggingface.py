@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from joulecast.errors import InputError, MissingExtraError, shortened
-from joulecast.workloads.config import Config
+from joulecast.workloads.config import Config, MissingKeyError
 from joulecast.workloads.files import named, parse_json, read_bytes
 from joulecast.workloads.models import builder, model_types
 from joulecast.workloads.request import Request
@@ -65,11 +65,18 @@ def from_config(config: Mapping[str, Any], request: Request | None = None, name:
     build = builder(model_type)
     if build is None:
         return _through_transformers(config, asked, model_type, called)
-    checked = Config(config, called)
-    workload = build(checked, asked)
+    checked, notes = Config(config, called), tuple[str, ...]()
+    try:
+        workload = build(checked, asked)
+    except MissingKeyError as error:
+        checked, notes = _completed(config, called, error)
+        try:
+            workload = build(checked, asked)
+        except MissingKeyError:
+            return _through_transformers(config, asked, model_type, called)
     if asked.image_size is not None and "image_size" not in workload.info:
         raise InputError(f"image_size does not apply to {workload.name}, which takes no images")
-    return replace(workload, notes=(*workload.notes, *_stored_otherwise(checked, asked)))
+    return replace(workload, notes=(*workload.notes, *_stored_otherwise(checked, asked), *notes))
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -114,6 +121,23 @@ def _stored_otherwise(config: Config, asked: Request) -> tuple[str, ...]:
         narrow = stored.flag("load_in_4bit") or stored.values.get("bits") == 4
         way = "weight_dtype='int4'" if narrow else "another dtype or weight_dtype"
     return (f"the checkpoint's weights are quantised ({method or 'method not told'}): {way} prices them so",)
+
+
+def _completed(config: Mapping[str, Any], called: str, missing: MissingKeyError) -> tuple[Config, tuple[str, ...]]:
+    """The config with what it leaves out as transformers' class of its type has it, and a note of that."""
+    from joulecast.workloads.transformers_models import default_values
+
+    try:
+        defaults = default_values(str(config["model_type"]))
+    except MissingExtraError as error:
+        raise InputError(f"{missing}; transformers' own default for it: {error}") from None
+    if not defaults:
+        raise missing
+    completed = Config(config, called, defaults)
+    left = str(missing).rpartition(": ")[2].removesuffix(" is missing")
+    given = sum(value is not None and key in defaults for key, value in config.items() if key != "model_type")
+    what = f"{left} and what else it leaves out" if given else "its sizes"
+    return completed, (f"the config leaves out {what}: transformers' defaults for {config['model_type']} are taken",)
 
 
 def _through_transformers(config: Mapping[str, Any], asked: Request, model_type: str, called: str) -> Workload:

@@ -87,6 +87,29 @@ def known_types() -> frozenset[str]:
     return frozenset(CONFIG_MAPPING_NAMES)
 
 
+def default_values(model_type: str) -> dict[str, Any]:
+    """What transformers takes for the entries of a config that are left out; empty for a type that it does not know.
+
+    Raises
+    ------
+    MissingExtraError
+        Without transformers.
+    """
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+    except ImportError:
+        raise MissingExtraError(f"model type {shortened(model_type, 40)!r}", "torch") from None
+    if model_type not in CONFIG_MAPPING_NAMES:
+        return {}
+    with offline():
+        try:
+            config = CONFIG_MAPPING[model_type]()
+            values = {**config.to_dict(), **{ours: getattr(config, ours) for ours in config.attribute_map}}
+        except Exception:  # a type without defaults
+            return {}
+    return {key: value for key, value in _plain(values).items() if value is not None}
+
+
 @contextmanager
 def offline() -> Iterator[None]:
     """No network, no questions on the terminal, no chatter of transformers while the context lasts."""
