@@ -188,6 +188,26 @@ def test_a_run_is_as_long_as_its_data(eight):
     assert run.run_energy_j == pytest.approx(run.steps * eight.step_energy_j)
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--schedule", "gpipe"], "--schedule changes nothing without --pp of 2 or more"),
+        (["--schedule", "interleaved", "--pp", "2", "--gpus", "2"], "--schedule interleaved changes nothing without"),
+        (["--sequence-parallel"], "--sequence-parallel changes nothing without --tp"),
+        (["--gpus", "4", "--cp", "4", "--sequence", "1022"], "cp=4: the nearest that does is 1024"),
+        (["--gpus", "8", "--tp", "8", "--ep", "3"], "the nearest that does is ep=2"),
+        (["--gpus", "8", "--zero", "3", "--shard-group", "3"], "the nearest that does is 2"),
+        (["--gpus", "5", "--pp", "5"], "12 layers do not divide by pp=5: the nearest that does is pp=4"),
+    ],
+)  # fmt: skip
+def test_layouts_that_divide_nothing_are_refused_with_what_would(capsys, flags, says):
+    assert main(["train", "gpt2", "--gpu", "a100", *flags]) == 2
+    told = capsys.readouterr()
+    assert says in told.err
+    assert len(told.err.strip().splitlines()) == 1
+    assert told.out == ""
+
+
 def test_batches_copied_in_before_a_step_take_their_bytes_over_the_bus():
     options = {"micro_batch": 12, "image_size": 224, "precision": "fp32", "optimizer": "sgd", "clock_mhz": 1005}
     plain, copied = (jc.train("resnet50", "titan-rtx", copied_in=one, **options) for one in (False, True))

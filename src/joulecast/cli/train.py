@@ -196,7 +196,12 @@ def train(
         ("--lora-rank", lora_rank, "--trainable lora", asked["trainable"] == "lora"),
         ("--checkpointed-layers", checkpointed_layers, "--checkpointing", checkpointing is not None),
         ("--shard-group", shard_group, "--zero", zero is not None),
-    ):
+        ("--schedule", schedule, "--pp of 2 or more", (asked["pp"] or 1) > 1),
+        ("--chunks", chunks, "--pp of 2 or more", (asked["pp"] or 1) > 1),
+        ("--sequence-parallel", sequence_parallel or None, "--tp of 2 or more", (asked["tp"] or 1) > 1),
+        ("--schedule interleaved", asked["schedule"] == "interleaved" or None, "--chunks of 2 or more",
+         (asked["chunks"] or 1) > 1),
+    ):  # fmt: skip
         if given is not None and not met:
             raise InputError(f"{flag} changes nothing without {needs}")
 

@@ -89,7 +89,8 @@ class Layout:
             raise InputError(f"{self.gpus} GPUs do not divide by {degrees}: the nearest number that does is {near}")
         if self.tp % self.ep:
             raise InputError(
-                f"ep={self.ep} must divide tp={self.tp}: experts are spread over the tensor-parallel group"
+                f"ep={self.ep} must divide tp={self.tp}: experts are spread over the tensor-parallel group; "
+                f"the nearest that does is ep={_nearest_divisor(self.tp, self.ep)}"
             )
         if self.tp > self.gpus_per_node:
             raise InputError(
@@ -99,7 +100,10 @@ class Layout:
         if self.shard_group is not None:
             group = _whole("shard_group", self.shard_group, 1)
             if self.dp % group:
-                raise InputError(f"shard_group={group} must divide the {self.dp} data-parallel GPUs")
+                raise InputError(
+                    f"shard_group={group} must divide the {self.dp} data-parallel GPUs: "
+                    f"the nearest that does is {_nearest_divisor(self.dp, group)}"
+                )
             object.__setattr__(self, "shard_group", group)
         if self.node_link_gb_s is not None and not 0 < number(self.node_link_gb_s, "node_link_gb_s", "GB/s") <= 1e5:
             raise InputError(f"node_link_gb_s must be between 0 and 100,000 GB/s, got {self.node_link_gb_s}")
@@ -144,6 +148,11 @@ def micro_batches(global_batch: int, micro_batch: int, layout: Layout) -> int:
             f"data-parallel GPUs: the nearest that does is {near}"
         )
     return global_batch // whole
+
+
+def _nearest_divisor(of: int, wanted: int) -> int:
+    """The divisor of a number that is nearest to `wanted`; the smaller of two as near."""
+    return min((n for n in range(1, of + 1) if of % n == 0), key=lambda n: (abs(n - wanted), n))
 
 
 def _whole(name: str, value: Any, least: int) -> int:

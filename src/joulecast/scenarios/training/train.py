@@ -288,7 +288,10 @@ def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
     if layout.cp > 1:
         length = forward.info.get("prompt_tokens") or forward.info.get("tokens") or 0
         if length and int(length) % layout.cp:
-            raise InputError(f"a sequence of {length} tokens does not divide by cp={layout.cp}")
+            whole = max(round(int(length) / layout.cp), 1) * layout.cp
+            raise InputError(
+                f"a sequence of {length} tokens does not divide by cp={layout.cp}: the nearest that does is {whole}"
+            )
 
 
 #: Rate of copies to a GPU from memory that is not pinned: through a buffer, over PCIe 3. [GB/s]
