@@ -63,6 +63,13 @@ SOURCES = (
         "Apache-2.0",
     ),
     Source(
+        "mlenergy",
+        "language models served by vLLM on H100 and B200: steady-state power, for a factor on energies",
+        "ml-energy/leaderboard",
+        "0cd52da",
+        "Apache-2.0",
+    ),
+    Source(
         "e2e/llm_inference_bench",
         "vLLM and TensorRT-LLM offline: throughput, mean power of some runs",
         "argonne-lcf/LLM-Inference-Bench",
