@@ -28,7 +28,7 @@ from joulecast.validation.metrics import LEAST_ROWS_OF_A_BIN, bands, density, me
 from joulecast.validation.noise import repeats
 from joulecast.validation.passes import EAGER, run_pass, score_passes
 from joulecast.validation.read import read_batches, read_table
-from joulecast.validation.summary import headline, transferred
+from joulecast.validation.summary import by_clock, headline, products, table, titled, transferred
 
 GPU = "h100_sxm"
 NOISE = 0.05
@@ -136,6 +136,29 @@ def test_the_headline_counts_every_gpu_alike():
     (one,) = headline([row("A", 10_000, 0.02), row("B", 10, 0.10)])
     assert one["time"]["mean"] == pytest.approx(0.06)
     assert (one["worst_gpu"], one["worst_mean"], one["gpus"], one["time"]["rows"]) == ("B", 0.10, 2, 10_010)
+
+
+def test_bursts_and_rows_under_load_are_scored_apart_and_products_by_format() -> None:
+    # bursts are 10 % off for fp8 and 2 % for bf16, rows under load 20 %
+    rows = pl.DataFrame(
+        {
+            "protocol": "shapes", "source": "aiconfigurator", "gpu": GPU, "kind": "gemm", "launch": "graph",
+            "timing": ["burst"] * 4 + ["sustained"] * 4, "group": ["bf16", "fp8"] * 4,
+            "measured_s": 1e-3, "predicted_s": [1.02e-3, 0.9e-3] * 2 + [1.2e-3] * 4, "half_s": 0.1,
+            "quality": "", "measured_w": float("nan"), "predicted_w": 1.0, "half_w": 0.1,
+        }
+    )  # fmt: skip
+    named = titled(rows)
+    apart = {row["timing"]: row["time"]["mean"] for row in by_clock(named)}
+    assert apart == {"burst": pytest.approx(0.06), "sustained": pytest.approx(0.2)}
+    found = {(row["group"], row["timing"]): row["time"]["mean"] for row in products(named)}
+    assert found["bf16", "burst"] == pytest.approx(0.02)
+    assert found["fp8", "burst"] == pytest.approx(0.1)
+    settings = {"sample": 10, "train_rows": 10, "seed": 0, "version": "0"}
+    heads = {"headline": headline(table(named, ("protocol", "title", "gpu"))), "by_clock": by_clock(named)}
+    page = accuracy.page({"settings": settings, "products": products(named), **heads}, {}, [])
+    assert f"| {GPU} | fp8 | 10.0 % | 20.0 % | - | - |" in page
+    assert "| gemm | 1 | 13.0 % | - | 6.0 % | 20.0 % |" in page
 
 
 # protocols

@@ -175,6 +175,12 @@ def _page(document: Mapping[str, Any], compared: Comparison) -> list[Block]:
         found = [row for row in document.get("headline", ()) if row["protocol"] == protocol]
         if found:
             blocks += [Heading(f"kernels: {title.lower()}"), _kernels(found)]
+            timed = [row for row in document.get("by_clock", ()) if row["protocol"] == protocol]
+            if len({row["timing"] for row in timed}) > 1:
+                blocks.append(_by_clock(timed))
+            formats = [row for row in document.get("products", ()) if row["protocol"] == protocol]
+            if formats:
+                blocks.append(_by_format(formats))
     if document.get("passes"):
         blocks += [Heading("whole passes: model left out"), _passes(document["passes"])]
     blocks += whole_runs.blocks(document)
@@ -201,6 +207,29 @@ def _kernels(found: list[Mapping[str, Any]]) -> Table:
         for row in found
     )
     return Table(("", "GPUs", "time", "median", "worst", "in 90 %", "W (A)", "W (A, B)"), rows, "lrrrrrrr", elastic=0)
+
+
+def _by_clock(found: list[Mapping[str, Any]]) -> Table:
+    rows = []
+    for title in dict.fromkeys(row["title"] for row in found):
+        timed = {row["timing"]: row for row in found if row["title"] == title}
+        cells = [
+            figures.percent(value)
+            for one in (timed.get(way) for way in accuracy.WAYS)
+            for value in ((one["time"]["mean"], one["worst_mean"]) if one else (None, None))
+        ]
+        rows.append((title, *cells))
+    held, loaded = accuracy.WAYS.values()
+    return Table(("time", held, "worst", loaded, "worst"), tuple(rows), "lrrrr", elastic=0)
+
+
+def _by_format(found: list[Mapping[str, Any]]) -> Table:
+    rows = []
+    for gpu, group in dict.fromkeys((row["gpu"], row["group"]) for row in found):
+        timed = {row["timing"]: row for row in found if (row["gpu"], row["group"]) == (gpu, group)}
+        cells = [figures.percent(timed[way]["time"]["mean"] if way in timed else None) for way in accuracy.WAYS]
+        rows.append((f"{gpu}, {group}", *cells))
+    return Table(("time of products", *accuracy.WAYS.values()), tuple(rows), "lrr", elastic=0)
 
 
 def _passes(passes: Mapping[str, Any]) -> Table:

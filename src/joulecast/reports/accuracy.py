@@ -120,12 +120,14 @@ def _at_a_glance(document: Row, plots: Mapping[str, str]) -> list[str]:
     if not found:
         return []
     floors: Row = document.get("floors") or {}
+    timed = {(row["title"], row["timing"]): row for row in document.get("by_clock", ()) if row["protocol"] == "shapes"}
     rows = [
         (
             row["title"],
             whole(row["gpus"]),
             percent(row["time"]["mean"]),
             percent(floors.get(row["title"])),
+            *(percent(_of(timed.get((row["title"], way), {}), "time", "mean")) for way in WAYS),
             percent(row["time"]["median"]),
             f"{percent(row['worst_mean'])} ({row['worst_gpu']})",
             whole_percent(row["time"]["coverage"]),
@@ -134,15 +136,32 @@ def _at_a_glance(document: Row, plots: Mapping[str, str]) -> list[str]:
         )
         for row in found
     ]
-    head = ("kernels", "GPUs", "time", "repeats", "median", "worst GPU", "in 90 % interval", "power, A",
+    head = ("kernels", "GPUs", "time", "repeats", *WAYS.values(), "median", "worst GPU", "in 90 % interval", "power, A",
             "power, A and B")  # fmt: skip
     return [
         "## Kernels at a glance",
         f"{PROTOCOLS['shapes'][1]} Power is scored where its reading had settled (quality A, and A and B). *Repeats*: "
-        "what like measurements differ by from their mean, where there are any; no prediction could do better.",
-        markdown(head, rows, "lrrrrlrrr"),
+        "what like measurements differ by from their mean, where there are any; no prediction could do better. *Clock "
+        "held*: bursts alone; *under load*: rows whose clock the power limit may have lowered.",
+        markdown(head, rows, "lrrrrrrlrrr"),
         *_plots(plots, ("error_by_gpu",), heading=""),
+        *_products(document),
     ]
+
+
+def _products(document: Row) -> list[str]:
+    """Matrix products by format; nothing where none were scored."""
+    found = [row for row in document.get("products", ()) if row["protocol"] == "shapes"]
+    if not found:
+        return []
+    rows = []
+    for gpu, group in dict.fromkeys((row["gpu"], row["group"]) for row in found):
+        timed = {row["timing"]: row for row in found if (row["gpu"], row["group"]) == (gpu, group)}
+        time = [percent(_of(timed.get(way, {}), "time", "mean")) for way in WAYS]
+        power = [percent(_of(timed.get("sustained", {}), name, "mean")) for name in ("power_a", "power_ab")]
+        rows.append((gpu, group, *time, *power))
+    head = ("GPU", "format", *(f"time, {way}" for way in WAYS.values()), "power, A", "power, A and B")
+    return ["Matrix products launched in graphs, by format:", markdown(head, rows, "llrrrr")]
 
 
 def _passes(passes: Row, plots: Mapping[str, str]) -> list[str]:
@@ -293,8 +312,8 @@ def _how(settings: Row, sources: Sequence[Row]) -> list[str]:
         "power limit allows. Rows whose kernels a host started one by one carry the host's time, and so does their "
         f"prediction. At most {whole(settings['sample'])} rows of each batch (one GPU, operation, engine, version and "
         "way of timing) are scored, drawn with a fixed seed. A correction that is trained again sees at most "
-        f"{whole(settings['train_rows'])} rows of each GPU and engine, fewer than the shipped one: true errors are a "
-        "little lower.",
+        f"{whole(3 * settings['train_rows'])} rows of each GPU and engine where the GPU or one with its chip was "
+        f"measured, and {whole(settings['train_rows'] // 4)} where neither was.",
         "## Where the measurements come from",
         "The tables are public measurements, brought to tidy columns; no measured row is part of joulecast.",
         markdown(("folder", "what", "repository", "commit", "licence"), rows, "lllll"),

@@ -44,11 +44,11 @@ PROTOCOLS = {
 }
 
 #: Rows of one pool that a correction is trained on again; how many times fewer for a GPU that is left out, and how many
-#: times more where one like it was measured: what two generations share takes few rows to learn, what a sibling's
-#: kernels do takes nearly all that the package learns from.
+#: times more where it was measured itself or one like it was: what two generations share takes few rows to learn, what
+#: its own or a sibling's kernels do takes nearly all that the package learns from.
 TRAIN_ROWS = 8000
 TRANSFER_SHARE = 4
-SIBLING_TIMES = 3
+SIBLING_TIMES = SHAPES_TIMES = 3
 
 #: The last architecture that the protocol ``older`` knows, and how far newer ones may be from it (other makers' lie
 #: further).
@@ -282,10 +282,8 @@ def _told(protocol: str, task: _Task, say: Callable[[str], None]) -> Iterator[tu
         return
     names = list(dict.fromkeys(batch.rows.gpu for batch in task.members))
     if protocol == "shapes":
-        yield (
-            task.members,
-            without_shapes(family, everything, task.power, train_rows=task.train_rows, gpus=names, tell=say),
-        )
+        rows = SHAPES_TIMES * task.train_rows
+        yield task.members, without_shapes(family, everything, task.power, train_rows=rows, gpus=names, tell=say)
         return
     newest = NEWEST_OF_OLDER if protocol == "older" else ""
     by_chip: dict[str, list[Batch]] = defaultdict(list)

@@ -98,7 +98,7 @@ def without_shapes(
     learned = load_correction(family) is not None
     wanted = kept([one for one in batches if learned or gpus is None or one.gpu in gpus])
     tell("efficiencies, and clocks under load")
-    found = at_their_clocks(wanted, power, MOST_ROWS, held_out=True, draft_rows=train_rows // 2, fold=LEFT_OUT_FOLD + 1)
+    found = at_their_clocks(wanted, power, MOST_ROWS, held_out=True, draft_rows=train_rows // 4, fold=LEFT_OUT_FOLD + 1)
     measured: list[tuple[Pool, Fits]] = [(pool, dict(fits)) for pool, fits in found]
     corrections: dict[str, CorrectionModel] = {}
     if learned:

@@ -39,8 +39,9 @@ class Validation:
     Attributes
     ----------
     document : dict
-        Plain tables: ``settings``, ``gpus``, ``headline``, ``by_gpu``, ``by_engine``, ``by_size``,
-        ``detail``, ``repeats``, ``floors``, ``carriers``, ``slowdown``, ``passes``, ``runs``, ``ablation``.
+        Plain tables: ``settings``, ``gpus``, ``headline``, ``by_clock``, ``products``, ``by_gpu``,
+        ``by_engine``, ``by_size``, ``detail``, ``repeats``, ``floors``, ``carriers``, ``slowdown``, ``passes``,
+        ``runs``, ``ablation``.
     plots : dict
         Binned statistics to draw (`joulecast.validation.summary.plot_tables`).
     """

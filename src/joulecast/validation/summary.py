@@ -46,6 +46,7 @@ TITLES: Mapping[str, str] = {
 
 #: Columns that rows are told apart by in the finest table.
 DETAIL = ("protocol", "title", "gpu", "kind", "group", "engine", "version", "timing", "launch", "operands")
+_BY_GPU = ("protocol", "title", "gpu")
 
 
 def titled(rows: pl.DataFrame) -> pl.DataFrame:
@@ -153,6 +154,22 @@ def _over_gpus(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def by_clock(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """`headline` of each way of timing alone (``timing``): what bursts show, and what the power limit has a say in."""
+    parts = rows.group_by(["timing"], maintain_order=True)
+    found = [
+        {**one, "timing": timing} for (timing,), part in parts for one in headline(table(part, _BY_GPU))
+    ]  # fmt: skip
+    return sorted(found, key=lambda row: [str(row[name]) for name in ("protocol", "title", "timing")])
+
+
+def products(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """`figures` of matrix products that are launched in graphs, by GPU, format and way of timing."""
+    import polars as pl
+
+    return table(rows.filter(pl.col("title") == TITLES["gemm"]), (*_BY_GPU, "group", "timing"))
+
+
 def by_age(names: Sequence[str]) -> list[str]:
     """GPUs from the oldest architecture to the newest."""
     return sorted(names, key=lambda name: (GENERATIONS.get(load_gpu(name).architecture, np.inf), name))
@@ -163,16 +180,18 @@ def kernel_tables(rows: pl.DataFrame) -> dict[str, Any]:
     import polars as pl
 
     if not rows.height:
-        empty = ("gpus", "headline", "by_gpu", "by_engine", "by_size", "transferred", "detail")
+        empty = ("gpus", "headline", "by_clock", "products", "by_gpu", "by_engine", "by_size", "transferred", "detail")
         return {name: [] for name in empty}
     rows = titled(rows)
-    by_gpu = table(rows, ("protocol", "title", "gpu"))
+    by_gpu = table(rows, _BY_GPU)
     sized = rows.with_columns(size=pl.Series(np.array(SIZE_NAMES)[rows["size"].to_numpy()]))
     order = {name: place for place, name in enumerate(SIZE_NAMES)}
     by_size = table(sized, ("protocol", "title", "size"))
     return {
         "gpus": by_age(rows["gpu"].unique().to_list()),
         "headline": headline(by_gpu),
+        "by_clock": by_clock(rows),
+        "products": products(rows),
         "by_gpu": by_gpu,
         "by_engine": table(rows, ("protocol", "title", "gpu", "engine", "timing")),
         "by_size": sorted(by_size, key=lambda row: (row["protocol"], row["title"], order[row["size"]])),
