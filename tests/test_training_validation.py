@@ -115,10 +115,15 @@ def test_host_and_energy_of_nodes_are_told_apart_by_nodes_that_work_and_nodes_th
 
 def test_node_power_beats_one_number_for_all_benchmarks_and_falls_with_scale(data_dir):
     scored = score_node_power(data_dir / "training")
-    ours = np.mean([abs(one.power_w / one.measured_w - 1) for one in scored])
-    # the mean of the other benchmarks is 5.2 % (DC) to 5.6 % (AC) off
-    assert ours < 0.045
-    by_name = {one.model: one.power_w for one in scored}
+
+    def off(group):
+        found = [abs(one.power_w / one.measured_w - 1) for one in scored if one.group == group]
+        assert len(found) == 46
+        return np.mean(found)
+
+    ours = off("MLPerf, power of a node")
+    assert off("MLPerf, repeats about their median") < ours < min(off("MLPerf, other benchmarks' mean"), 0.045)
+    by_name = {one.model: one.power_w for one in scored if one.group == "MLPerf, power of a node"}
     assert by_name["resnet, 8 nodes"] < 0.95 * by_name["resnet, 1 nodes"]
 
 
@@ -134,5 +139,9 @@ def test_an_image_never_comes_faster_than_the_input_and_its_power_is_between_wai
 
 def test_joules_of_keras_images_are_known_from_the_other_machine(data_dir):
     scored = score_keras(data_dir / "training")
-    off = [abs(one.time_s * one.power_w / (one.measured_s * one.measured_w) - 1) for one in scored]
-    assert np.mean(off) < 0.18
+
+    def off(group):
+        found = [one for one in scored if one.group == group]
+        return np.mean([abs(one.time_s * one.power_w / (one.measured_s * one.measured_w) - 1) for one in found])
+
+    assert off("del Rey, repeats about their median") < off("del Rey, an image") < 0.18

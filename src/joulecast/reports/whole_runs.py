@@ -55,7 +55,8 @@ PARTS = {
         "the share of memory are fitted on the GPU's other models. Its stage clock sweeps: nothing fitted. "
         "MLPerf: steps and power of nodes of eight H100s; scales of time, what the host draws and a factor on energies "
         "fitted on the other benchmarks. del Rey: Keras networks, an image; the rate of the input is that of the "
-        "machine's smallest network, factors on times and energies are fitted on the other machine. "
+        "machine's smallest network, factors on times and energies are fitted on the other machine. 'Repeats about "
+        "their median' is how far runs of one and the same job are apart, which no prediction gets below. "
         "'Configurations measured' are mean errors of the rest of a GPU's runs after a fit to ten of them, chosen at "
         "random. 'Nothing fitted' is what is predicted out of the box.",
     ),
