@@ -718,3 +718,78 @@ def test_tune_takes_kernels(cache):
 def test_interpreting_without_a_reference_says_nothing():
     spec = replace(operator("softmax", rows=8, columns=64), reference=None, small=None)
     assert interpreted(spec, [spec.baseline]) == [None]
+
+
+# A GPU that is simulated
+
+
+@pytest.fixture
+def simulated(monkeypatch, tmp_path):
+    """A search with the nvml meter on a simulated GPU, whose kernels draw power by their number of warps."""
+    from joulecast.meters import nvml
+    from joulecast.meters.simulated import SimulatedDevice, SimulatedLoad
+    from joulecast.meters.window import WindowMeter
+    from joulecast.tuning import gpu_load
+
+    gpu = SimulatedDevice()
+
+    class Load(SimulatedLoad):
+        def __init__(self, spec, config, _torch):
+            warps = config["num_warps"]
+            super().__init__(gpu, f"{spec.name} {config}", 1e-3 * (1.0 + 0.01 * warps), 240.0 - 20.0 * warps)
+
+        def times_s(self, count):
+            return [self.run(200) / 200 for _ in range(count)]
+
+    monkeypatch.setattr(gpu_load, "GraphLoad", Load)
+    monkeypatch.setattr(gpu_load, "need_gpu", lambda: torch)
+    monkeypatch.setattr(gpu_load, "right_on_gpu", lambda *_: "")
+    monkeypatch.setattr(nvml, "cuda_device", lambda _: gpu)
+    monkeypatch.setattr(nvml, "nvml_meter", WindowMeter)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return gpu
+
+
+CLOCKED = ["tune", "tuned_kernels:spec", "--gpu", "a100", "--meter", "nvml", "--workers", "1", "--timeout", "600"]
+
+
+def test_clocks_and_limits_are_searched_on_a_gpu_and_put_back(simulated, cache, tmp_path, capsys):
+    winners = tmp_path / "winners.json"
+    flags = [
+        "--clocks",
+        "1200,1500,1800",
+        "--slack",
+        "0.25",
+        "--winners",
+        str(winners),
+        "--cache",
+        str(cache),
+        "--json",
+    ]
+    assert main([*CLOCKED, *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # two warps draw 200 W at 1800 MHz: 50 + 150 x (1500 / 1800)^2.5 = 145 W at 1500 MHz for 1.2 times the time
+    assert (found["chosen"]["num_warps"], found["chosen"]["core_clock_mhz"]) == (2, 1500)
+    assert found["saving"]["estimate"] == pytest.approx(1 - 145 * 1.2 * 1.02 / 1.01 / 220, abs=0.02)
+    assert found["question"]["clock_mhz"] == "by configuration"
+    (winner,) = read_winners(winners)
+    assert winner.clock_policy == "1500 MHz"
+    assert "core_clock_mhz" not in winner.config
+    assert (simulated.clock_mhz(), simulated.limit_w()) == (1800.0, 300.0)
+    assert not list((tmp_path / "joulecast").glob("clocks-*"))
+    assert main([*CLOCKED, "--power-limit", "200", "--cache", str(cache), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["question"]["power_limit_w"] == 200.0
+    assert "power_limit_w" not in found["chosen"]
+    assert simulated.limit_w() == 300.0
+
+
+def test_a_missing_right_is_named_before_anything_is_compiled_or_measured(simulated, monkeypatch, tmp_path, capsys):
+    simulated.failings = replace(simulated.failings, may_set=False)
+    monkeypatch.setattr("joulecast.tuning.triton_evaluator.build", None)
+    assert main([*CLOCKED, "--clocks", "1200,1500", "--cache", str(tmp_path / "c.sqlite")]) == 2
+    assert "no right to lock the core clock of simulated GPU: run as root" in capsys.readouterr().err
+    assert main([*CLOCKED, "--clocks", "1201", "--cache", str(tmp_path / "c.sqlite")]) == 2
+    assert "no core clock of 1201 MHz: the nearest is 1200" in capsys.readouterr().err
+    assert simulated.now_s() == 0.0

@@ -123,21 +123,25 @@ def tune_kernel(
     described = load_gpu(gpu)
     clocks = asked_for("clocks_mhz", clocks_mhz, clock_mhz)
     limits = asked_for("power_limits_w", power_limits_w, power_limit_w)
-    for clock in clocks:
-        check_clock_mhz(clock, described.clock_min_mhz, described.clock_max_mhz, described.name)
-    for limit in limits:
-        check_power_limit_w(limit, described.idle_w, described.name)
     counting, torch = _meter(meter, meter_file, options)
+    if counting is None:
+        for clock in clocks:
+            check_clock_mhz(clock, described.clock_min_mhz, described.clock_max_mhz, described.name)
+        for limit in limits:
+            check_power_limit_w(limit, described.idle_w, described.name)
     with contextlib.ExitStack() as ends:
         settings = None
         if counting is not None and (clocks or limits):
             settings = Settings(_device(counting, torch))
             ends.enter_context(settings.held())
             settings.check(clocks, limits)  # before anything is compiled
+        top = clocks[-1] if clocks else None
+        if top is not None:  # the GPU here may run faster than the catalogue knows: only prices are of its range
+            top = min(max(top, described.clock_min_mhz), described.clock_max_mhz)
         kept = Cache(None if cache is None else os.fspath(cache))
         ends.callback(kept.close)
         evaluator = TritonEvaluator(
-            spec, described, kept, counting, torch, clocks[-1] if clocks else None, limits[-1] if limits else None,
+            spec, described, kept, counting, torch, top, limits[-1] if limits else None,
             residency, "none" if check == "none" or (counting is None and check == "winners") else "all",
             workers, timeout_s, listening,
         )  # fmt: skip
