@@ -447,6 +447,15 @@ def test_a_derivative_goes_with_its_clock_and_sms(kind):
     assert _times(kind, more) == pytest.approx(_times(kind, replace(more, name="LARGE-B200")), rel=0.03)
 
 
+@pytest.mark.parametrize("kind", SERVED)
+def test_fewer_sms_make_no_kernel_faster_and_more_make_none_slower(kind):
+    own = _times(kind, B200)
+    for sms in (112, 132, 144):
+        assert (_times(kind, change_gpu(B200, {"sm_count": sms})) >= own * 0.999).all()
+        assert (_times(kind, replace(change_gpu(B200, {"sm_count": sms}), name="CUT-B200")) >= own * 0.99).all()
+    assert (_times(kind, change_gpu(B200, {"sm_count": 160})) <= own * 1.001).all()
+
+
 @pytest.mark.parametrize("kind", ["context_attention", "encoder_attention", "generation_attention"])
 def test_more_special_functions_make_no_kernel_slower(kind):
     more = replace(B200, name="MORE-B200", sfu_per_clk_sm=2 * B200.sfu_per_clk_sm)

@@ -73,16 +73,22 @@ def as_measured(gpu: Gpu, exclude: tuple[str, ...] = ()) -> Gpu:
     What is learned of the chip's kernels knows no other share of them: asked for one, it would make a GPU slower that
     has more of them (B300 beside B200).
     """
-    found = relatives(gpu, exclude)
-    if not found or found[0][0] >= SIBLING:
-        return gpu
-    try:
-        plain = load_gpu(found[0][1].name.split("+")[0])
-    except UnknownNameError:  # a user's own GPU
-        return gpu
-    if plain.sfu_per_clk_sm == gpu.sfu_per_clk_sm:
+    plain = measured_sibling(gpu, exclude)
+    if plain is None or plain.sfu_per_clk_sm == gpu.sfu_per_clk_sm:
         return gpu
     return replace(gpu, sfu_per_clk_sm=plain.sfu_per_clk_sm)
+
+
+@kept(4096)
+def measured_sibling(gpu: Gpu, exclude: tuple[str, ...] = ()) -> Gpu | None:
+    """The nearest measured GPU of the chip of `gpu`, the plain one of what-if changes; None where there is none."""
+    found = relatives(gpu, exclude)
+    if not found or found[0][0] >= SIBLING:
+        return None
+    try:
+        return load_gpu(found[0][1].name.split("+")[0])
+    except UnknownNameError:  # a user's own GPU
+        return None
 
 
 @kept(4096)
@@ -337,5 +343,13 @@ def forget() -> None:
     store.own_file.cache_clear()
     corrections.forget()
     load_intervals.cache_clear()
-    for cached in (relatives, measured_on_chip, as_measured, time_coefficients, power_coefficients, host_coefficients):
+    for cached in (
+        relatives,
+        measured_on_chip,
+        as_measured,
+        measured_sibling,
+        time_coefficients,
+        power_coefficients,
+        host_coefficients,
+    ):
         cached.cache_clear()

@@ -12,9 +12,16 @@ import numpy.typing as npt
 from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction
 from joulecast.coefficients.intervals import SIZE_KNOTS_S, load_intervals
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
-from joulecast.coefficients.transfer import as_measured, measured_on_chip, power_coefficients, time_coefficients
+from joulecast.coefficients.transfer import (
+    as_measured,
+    measured_on_chip,
+    measured_sibling,
+    power_coefficients,
+    time_coefficients,
+)
 from joulecast.coefficients.versions import named
 from joulecast.gpus import Gpu
+from joulecast.gpus.changes import change_gpu
 from joulecast.gpus.state import rated
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import Conditions, KernelWork
@@ -160,11 +167,19 @@ def price(
     -------
     Priced
     """
-    return price_work(
-        family_of(table.kind).work(table, gpu, conditions), gpu, conditions, power=power, time=time, exclude=exclude,
-        corrections=corrections, power_corrections=power_corrections, pass_scales=pass_scales,
-        tried=table["autotuned"] > 0 if "autotuned" in table.columns else None,
-    )  # fmt: skip
+
+    def priced(on: Gpu) -> Priced:
+        return price_work(
+            family_of(table.kind).work(table, on, conditions), on, conditions, power=power, time=time, exclude=exclude,
+            corrections=corrections, power_corrections=power_corrections, pass_scales=pass_scales,
+            tried=table["autotuned"] > 0 if "autotuned" in table.columns else None,
+        )  # fmt: skip
+
+    found = priced(gpu)
+    sibling = measured_sibling(gpu, exclude)
+    if sibling is None or sibling.sm_count == gpu.sm_count or not len(found):
+        return found
+    return _as_sms_allow(found, priced(change_gpu(gpu, {"sm_count": sibling.sm_count})))
 
 
 def price_work(
@@ -245,6 +260,18 @@ def price_work(
         host_us=np.array([one.host_us for one in per_group])[work.group] * work.host_steps,
         host_lead_us=np.array([one.host_lead_us for one in per_group])[work.group],
     )
+
+
+def _as_sms_allow(found: Priced, as_many: Priced) -> Priced:
+    """`found` no faster than the same GPU `as_many` with the SMs that its chip was measured with, if it has fewer.
+
+    And no slower, if it has more. What is learned of one number of SMs knows how blocks divide among those.
+    """
+    clock_mhz = found.gpu.clock_max_mhz
+    ratio = duration_s(as_many.times, as_many.gpu, clock_mhz) / duration_s(found.times, found.gpu, clock_mhz)
+    fewer = found.gpu.sm_count < as_many.gpu.sm_count
+    bound = np.maximum(ratio, 1.0) if fewer else np.minimum(ratio, 1.0)
+    return replace(found, times=replace(found.times, scale=found.times.scale * bound))
 
 
 def _engines(
