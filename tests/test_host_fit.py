@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ import joulecast as jc
 from joulecast.calibration.host_fit import calibrate_host, read_host_runs
 from joulecast.cli import main
 from joulecast.coefficients import store
+from joulecast.coefficients.intervals import Intervals, load_intervals
 from joulecast.coefficients.transfer import forget
 from joulecast.coefficients.users import using
 from joulecast.errors import InputError
@@ -56,7 +58,7 @@ def test_graph_launches_are_fitted_apart_and_the_rest_of_the_host_is_kept(tmp_pa
     with_it = jc.predict("gpt2", "h100", prompt_tokens=64, launch_mode="eager")
     assert host.eager_us == with_it.info["host_us_per_launch"]
     assert host.cuda_graph_us == pytest.approx(fit.launch_us, rel=1e-4)
-    assert host.provenance == "fitted"
+    assert host.provenance == "measured"
 
 
 def test_predictions_use_the_fitted_host(tmp_path):
@@ -121,3 +123,37 @@ def test_the_command_line_tells_costs_errors_and_the_file(tmp_path, capsys):
     assert found["fitted"][0]["host_bound"] == 3
     assert main(["calibrate", "--out", str(tmp_path / "out")]) == 2
     assert "--passes FILE" in capsys.readouterr().err
+
+
+def _log_width(answer, name="time_s"):
+    lower, upper = answer.interval(name)
+    return math.log(upper / lower) / 2
+
+
+def test_a_measured_host_narrows_answers_that_wait_for_it_and_no_others(tmp_path):
+    def asked(**host):
+        return jc.predict("gpt2", "h100", prompt_tokens=64, launch_mode="eager", **host)
+
+    unknown = asked()
+    assert (unknown.bound_by, unknown.provenance["host"]) == ("host", "spec sheet")
+    given = asked(host_us_per_launch=12.0)
+    assert _log_width(given) < 0.5 * _log_width(unknown)
+    assert _log_width(given, "energy_j") < _log_width(unknown, "energy_j")
+    assert _log_width(given) >= load_intervals().host
+    calibrate_host(_measured(tmp_path, 15.0, 40.0, "eager"), tmp_path / "out")
+    with using(tmp_path / "out"):
+        fitted = asked()
+    assert fitted.provenance["host"] == "measured"
+    assert _log_width(fitted) == pytest.approx(_log_width(given), rel=0.1)
+
+    def busy(**host):
+        return jc.predict("gpt2", "h100", batch=256, prompt_tokens=1024, launch_mode="cuda_graph", **host)
+
+    assert busy().bound_by != "host"
+    assert _log_width(busy(host_us_per_launch=0.5)) == pytest.approx(_log_width(busy()))
+
+
+def test_hosts_are_known_best_where_they_were_measured():
+    known = Intervals(host=0.1, any_host=0.2)
+    assert [known.waiting(name) for name in ("measured", "fitted", "transferred", "spec sheet")] == [0.1, 0.2, 0.4, 0.4]
+    assert Intervals(host=0.3, any_host=0.2).waiting("fitted") == 0.3  # never known better than where it was measured

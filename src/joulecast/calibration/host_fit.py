@@ -317,7 +317,7 @@ def _written(gpu: Gpu, fits: Sequence[HostFit], table: str, out: Path, version: 
             changes["compiled_us"] = host.compiled_us * modes["eager"].launch_us / host.eager_us
     rows = sum(one.rows for one in fits)
     source = f"{rows} passes of {table}: {', '.join(sorted(modes))}"
-    fitted: HostCoefficients = replace(host, **changes, provenance="fitted", source=source, rows=rows)
+    fitted: HostCoefficients = replace(host, **changes, provenance="measured", source=source, rows=rows)
     errors = {f"host/{one.launch_mode}": one.error for one in fits if one.error == one.error}
     note = Calibration(version=version, date=today(), sources=source, rows=rows, residuals=errors)
     new = GpuCoefficients(gpu.name, host=fitted, calibration=note)

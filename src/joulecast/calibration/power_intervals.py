@@ -14,7 +14,7 @@ from joulecast.calibration.conformal import equal_weights, weighted_quantile
 from joulecast.calibration.interval_fit import blended_curve
 from joulecast.calibration.left_out import chip
 from joulecast.calibration.pass_fit import fitted_gpus, leave_model_out, pass_fit_of
-from joulecast.calibration.passes import PassTable, predicted_time_s
+from joulecast.calibration.passes import PassFit, PassTable, predicted_time_s
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.coefficients import store
 from joulecast.coefficients.intervals import FamilyIntervals, Intervals
@@ -169,10 +169,13 @@ def with_passes(intervals: Intervals, folder: Path, tell: Callable[[str], None] 
 
     Every model of a GPU counts the same, however many runs of it there are.
     """
-    miss, kernels, hosted, labels = [], [], [], []
-    for name, runs in fitted_gpus(folder).items():
-        table, fit = pass_fit_of(load_gpu(name), runs)
+    miss, kernels, hosted, labels, elsewhere = [], [], [], [], []
+    by_gpu = {name: (runs, *pass_fit_of(load_gpu(name), runs)) for name, runs in fitted_gpus(folder).items()}
+    for name, (runs, table, fit) in by_gpu.items():
         errors = leave_model_out(runs, table)
+        elsewhere.append(
+            np.abs(_misses_on_another_host(table, fit, [f for g, (_, _, f) in by_gpu.items() if g != name]))
+        )
         log_scale = np.log([fit.scale[key] for key in table.keys])
         _, gpu_s = predicted_time_s(table, log_scale, fit.launch_us, fit.module_us)
         host_s = (table.launches * fit.launch_us + table.modules * fit.module_us) * 1e-6
@@ -184,16 +187,30 @@ def with_passes(intervals: Intervals, folder: Path, tell: Callable[[str], None] 
         return intervals
     size, inner, waits = np.concatenate(miss), np.concatenate(kernels), np.concatenate(hosted)
     label = np.array(labels)
-    model, host = intervals.model, intervals.host
+    model, host, any_host = intervals.model, intervals.host, intervals.any_host
     if (~waits).sum() >= 20:
         excess = np.sqrt(np.maximum(size[~waits] ** 2 - inner[~waits] ** 2, 0.0))
         model = max(weighted_quantile(excess, equal_weights(label[~waits])), _LEAST)
     if waits.sum() >= 20:
         excess = np.sqrt(np.maximum(size[waits] ** 2 - model**2, 0.0))
         host = max(weighted_quantile(excess, equal_weights(label[waits])), _LEAST)
+        excess = np.sqrt(np.maximum(np.concatenate(elsewhere)[waits] ** 2 - model**2, 0.0))
+        any_host = max(weighted_quantile(excess, equal_weights(label[waits])), host)
     width = np.where(waits, np.hypot(model, host), np.hypot(model, inner))
-    tell(f"whole passes: model {model:.3f}, host {host:.3f}; {size.size} runs, in {np.mean(size <= width):.1%}")
-    return replace(intervals, model=model, host=host)
+    tell(
+        f"whole passes: model {model:.3f}, host {host:.3f}, any host {any_host:.3f}; "
+        f"{size.size} runs, in {np.mean(size <= width):.1%}"
+    )
+    return replace(intervals, model=model, host=host, any_host=any_host)
+
+
+def _misses_on_another_host(table: PassTable, fit: PassFit, others: Sequence[PassFit]) -> Floats:
+    """Errors of the times of passes whose host is taken to be like the others, in natural logarithms."""
+    if not others:
+        return np.zeros(len(table.time_s))
+    launch_us, module_us = np.exp(np.mean(np.log([(one.launch_us, one.module_us) for one in others]), axis=0)).tolist()
+    log_scale = np.log([fit.scale[key] for key in table.keys])
+    return np.log(predicted_time_s(table, log_scale, launch_us, module_us)[0] / table.time_s)
 
 
 def kernel_half_width(table: PassTable) -> Floats:

@@ -63,6 +63,10 @@ class FamilyIntervals:
     rows: int = 0
 
 
+#: Half-width of what hosts cost, in natural logarithms: those that were measured take 7 to 18 us a launch.
+HOSTS_DIFFER = 0.4
+
+
 @dataclass(frozen=True)
 class Intervals:
     """Widths beside those of coefficient files; half-widths are in natural logarithms.
@@ -82,7 +86,9 @@ class Intervals:
     model : float
         What the sum over kernels leaves out of a whole pass (order, caches, allocator).
     host : float
-        What a pass that waits for its host adds.
+        What a pass that waits for its host adds where the costs of that very host were measured.
+    any_host : float
+        The same where the costs are those of machines like it.
     families : mapping of str to FamilyIntervals
     """
 
@@ -93,7 +99,18 @@ class Intervals:
     capped_time: float = 0.0
     model: float = 0.12
     host: float = 0.3
+    any_host: float = 0.4
     families: Mapping[str, FamilyIntervals] = field(default_factory=dict)
+
+    def waiting(self, provenance: str) -> float:
+        """What a pass adds that waits for a host whose costs are of some `provenance`. Natural logarithm.
+
+        Least where they were measured on that very host, more where they are those of machines like it, most where they
+        are any host's.
+        """
+        if provenance == "measured":
+            return self.host
+        return max(self.host, self.any_host if provenance == "fitted" else HOSTS_DIFFER)
 
     def family(self, name: str) -> FamilyIntervals:
         """Factors of a family; neutral ones where it has none."""

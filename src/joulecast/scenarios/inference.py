@@ -128,7 +128,7 @@ def predict_workload(
         phase: run_phase(passes_of(lowered, rows, members, host), clock, limit)
         for phase, members in _phases(workload, rows).items()
     }
-    parts = _Parts(lowered, rows, runs, described, limit)
+    parts = _Parts(lowered, rows, runs, described, limit, host)
     warnings = unpriced_warnings(workload.name, parts.unpriced_shares(), strict)
     if not memory.fits:
         warnings.append(
@@ -143,7 +143,7 @@ def predict_workload(
     warnings += beyond_settable(limit, described.power_limit_min_w, described.power_limit_max_w, described.name)
     if any(run.clock_mhz <= described.clock_min_mhz * 1.01 and run.throttled for run in runs.values()):
         warnings.append(f"the power limit of {limit:g} W is exceeded even at the lowest clock")
-    return parts.prediction(memory, host, tuple(warnings))
+    return parts.prediction(memory, tuple(warnings))
 
 
 def _phases(workload: Workload, rows: Rows) -> dict[str, npt.NDArray[np.intp]]:
@@ -159,8 +159,11 @@ def _phases(workload: Workload, rows: Rows) -> dict[str, npt.NDArray[np.intp]]:
 class _Parts:
     """Puts the figures of a prediction together from the runs of its phases."""
 
-    def __init__(self, lowered: Lowered, rows: Rows, runs: Mapping[str, Run], gpu: Gpu, limit_w: float) -> None:
+    def __init__(
+        self, lowered: Lowered, rows: Rows, runs: Mapping[str, Run], gpu: Gpu, limit_w: float, host: HostCoefficients
+    ) -> None:
         self.lowered, self.rows, self.runs, self.gpu, self.limit_w = lowered, rows, runs, gpu, limit_w
+        self.host = host
         self.execution = lowered.execution
         passes = lowered.workload.passes
         self.repeats = np.array([one.repeats for one in passes])[rows.pass_id]
@@ -235,7 +238,7 @@ class _Parts:
         kernels = of_sum(self.time[members], rows.priced.time_spread[members], rows.family_of[members])
         hosted = sum(times[name] for name in names if self.runs[name].host_s > self.runs[name].gpu_s) / time_s
         known = load_intervals()
-        time_width = float(combined((1 - hosted) * kernels, hosted * known.host, known.model))
+        time_width = float(combined((1 - hosted) * kernels, hosted * known.waiting(self.host.provenance), known.model))
         time_width += unpriced_width(self.unpriced_shares())
         power_width = sum(times[name] * self.power_width(name) for name in names) / time_s
         energy_width = float(combined(time_width, power_width))
@@ -250,7 +253,7 @@ class _Parts:
         run, spread = self.runs[phase], self.rows.priced.power.spread90
         return float(under_limit_width(spread, load_intervals().capped_power, run.throttled, run.excess))
 
-    def prediction(self, memory: Any, host: HostCoefficients, warnings: tuple[str, ...]) -> Prediction:
+    def prediction(self, memory: Any, warnings: tuple[str, ...]) -> Prediction:
         workload, rows, execution = self.lowered.workload, self.rows, self.execution
         phases = tuple(self.phase(name) for name in self.phase_names)
         time_s = sum(one.time_s for one in phases)
@@ -265,7 +268,7 @@ class _Parts:
         for code, name in enumerate(rows.families):
             worst[name] = int(rows.priced.provenance[rows.family_of == code].max())
         provenance = {name: PROVENANCES[code] for name, code in worst.items()}
-        provenance |= {"power": rows.priced.power.provenance, "host": host.provenance}
+        provenance |= {"power": rows.priced.power.provenance, "host": self.host.provenance}
         longest = max(phases, key=lambda one: one.time_s)
         return Prediction(
             workload=workload.name,
@@ -293,7 +296,7 @@ class _Parts:
                 *_layout_notes(execution, "nccl" in rows.kinds),
             ),
             unpriced=self.unpriced_shares(),
-            launched=Launched(self.lowered, rows, self.runs, self.gpu, host),
+            launched=Launched(self.lowered, rows, self.runs, self.gpu, self.host),
             info=MappingProxyType(
                 {
                     **workload.info,
@@ -308,7 +311,7 @@ class _Parts:
                     "microbatches": execution.microbatches,
                     "overlap": execution.overlap,
                     "batch": batch_of(workload, execution),
-                    "host_us_per_launch": host.launch_us(execution.launch_mode),
+                    "host_us_per_launch": self.host.launch_us(execution.launch_mode),
                     "memory_clock_mhz": self.gpu.memory_clock_mhz or None,
                     "temperature_c": self.gpu.temperature_c,
                     "model_energy_factor": rows.priced.power.model_factor,

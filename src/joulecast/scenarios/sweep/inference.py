@@ -230,7 +230,7 @@ class InferenceEvaluator:
             return
         costs = host_of(gpu, host)
         passes = replace(passes_of(ready, priced, np.arange(len(priced.priced)), costs), phase_of=together.phase_of)
-        phases = Phases(priced, together.workload_of, execution, gpu)
+        phases = Phases(priced, together.workload_of, execution, gpu, costs.provenance)
         workload = np.array([together.places.get(one, -1) for one in range(len(block.workloads))])[place]
         found = settled(phases, passes, workload, columns["clock_asked_mhz"][rows], columns["power_limit_w"][rows])
         for name, column in found.items():

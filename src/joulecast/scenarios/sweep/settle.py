@@ -41,12 +41,15 @@ class Phases:
         Rising.
     execution : Execution
     gpu : Gpu
+    host_provenance : str
+        Of the costs of the host.
     """
 
     rows: Rows
     workload_of: Ints
     execution: Execution
     gpu: Gpu
+    host_provenance: str
 
 
 def settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, limit_w: Floats) -> dict[str, Array]:
@@ -114,7 +117,7 @@ def _settled(phases: Phases, passes: Passes, workload: Ints, clock_mhz: Floats, 
     row_s = runs.kernel_s * (again.count * again.repeats[again.pass_of])
     kernels = _spread(phases, row_s, rows, point[phase_of_row], n)
     known = load_intervals()
-    time_width = combined((1 - hosted) * kernels, hosted * known.host, known.model)
+    time_width = combined((1 - hosted) * kernels, hosted * known.waiting(phases.host_provenance), known.model)
     of_phase = under_limit_width(power.spread90, known.capped_power, runs.throttled, runs.excess)
     power_width = share(layout.time_s * of_phase)
     out: dict[str, Array] = {}
