@@ -166,9 +166,9 @@ def readings(data: Path, seeds: int) -> None:
     """What the race reads, against reading everything."""
     for title, noise, passes in (("0.5 %", EXTERNAL, 3), ("2.3 %", NVML, 12)):
         few = several(ada(data), noise, seeds, 0.05)
-        within = several(ada(data), noise, max(seeds // 4, 4), 0.05, name="measure-all", passes=passes,
+        within = several(ada(data), noise, seeds, 0.05, name="measure-all", passes=passes,
                          eligible_only=True)  # fmt: skip
-        everything = several(ada(data), noise, max(seeds // 25, 2), 0.05, name="measure-all", passes=passes)
+        everything = several(ada(data), noise, seeds, 0.05, name="measure-all", passes=passes)
         said(f"race, {title}", few)
         said(f"measure-all within the slack, {title}", within)
         said(f"measure-all, {title}", everything)
