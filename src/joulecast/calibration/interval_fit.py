@@ -138,7 +138,8 @@ def transfer_widths(
     """Factor of one family on what transfer adds, and what the family adds beside; every GPU counts the same.
 
     Of all pairs that hold nine of ten rows, that with the least mean width: misses that grow with unlikeness are held
-    by the factor, misses of near relatives by what is added, which then says nothing of farther ones.
+    by the factor, misses of near relatives by what is added, which then says nothing of farther ones. Where none is as
+    far as another generation, nothing tells that the curve gives too much.
     """
     if not members:
         return 1.0, 0.0
@@ -150,7 +151,9 @@ def transfer_widths(
     needed = np.square(np.concatenate([_beyond(one, family) for one in members]))
     most = weighted_quantile(np.sqrt(needed) / np.maximum(curved, 1e-6), weights, LEVEL)
     best, narrowest = (1.0, 0.0), np.inf
-    for factor in np.clip(np.linspace(0.0, most, _FACTORS), *_FACTOR_RANGE):
+    least, greatest = _FACTOR_RANGE
+    least = least if max(one.unlike for one in members) >= 1.0 else 1.0
+    for factor in np.clip(np.linspace(0.0, most, _FACTORS), least, greatest):
         lacks = float(weighted_quantile(needed - np.square(factor * curved), weights, LEVEL))
         added = float(np.sqrt(max(lacks, 0.0)))
         mean = float(np.average(np.sqrt(explained + np.square(factor * curved) + added**2), weights=weights))
