@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from joulecast.meters.clocks import Settings
 from joulecast.meters.device import DeniedError, LostError, probe
 from joulecast.meters.external import ExternalMeter, energy_between, read_powers
 from joulecast.meters.judge import judged, refusal, remark_on_duty
+from joulecast.meters.nvml import NvmlDevice, cuda_device
 from joulecast.meters.reading import Meter, MeterFacts, Reading
 from joulecast.meters.recording import Recording, read_recording
 from joulecast.meters.replay import Noise, ReplayMeter
@@ -341,3 +343,54 @@ def test_a_signal_puts_the_clocks_back(tmp_path):
         assert process.stdout.read() == "unlocked\n"
         assert process.wait() == -signal.SIGTERM
     assert not (tmp_path / "journal.json").exists()
+
+
+class Library:
+    """As much of ``pynvml`` as it takes to find a GPU."""
+
+    class NVMLError(Exception):
+        """Raised for a GPU that is not there."""
+
+    NVML_ERROR_GPU_IS_LOST, NVML_ERROR_UNINITIALIZED, NVML_ERROR_UNKNOWN = 15, 1, 999
+    UUIDS = ("GPU-aaaa", "GPU-bbbb")
+
+    def nvmlInit(self):  # noqa: N802 - the library's own name
+        """Nothing to start."""
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        """By its number."""
+        return self.UUIDS[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+        """By its UUID."""
+        if uuid not in self.UUIDS:
+            raise self.NVMLError("Not Found")
+        return uuid
+
+    def nvmlDeviceGetHandleByPciBusId(self, address):  # noqa: N802
+        """By its address."""
+        return {"00000000:3B:00.0": "GPU-aaaa", "00000000:AF:00.0": "GPU-bbbb"}[address]
+
+    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
+        """Of a handle."""
+        return handle
+
+
+def _torch(**told):
+    properties = types.SimpleNamespace(**told)
+    return types.SimpleNamespace(
+        cuda=types.SimpleNamespace(current_device=lambda: 0, get_device_properties=lambda _: properties)
+    )
+
+
+def test_the_metered_gpu_is_the_one_that_cuda_uses(monkeypatch):
+    # CUDA_VISIBLE_DEVICES=1: what CUDA calls GPU 0 is NVML's second
+    monkeypatch.setitem(sys.modules, "pynvml", Library())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert NvmlDevice(0).identity == "GPU-aaaa"
+    assert cuda_device(_torch(uuid="bbbb")).identity == "GPU-bbbb"
+    assert cuda_device(_torch(uuid=None, pci_bus_id=0xAF, pci_device_id=0, pci_domain_id=0)).identity == "GPU-bbbb"
+    with pytest.raises(InputError, match="unset CUDA_VISIBLE_DEVICES"):
+        cuda_device(_torch())
+    with pytest.raises(InputError, match="no NVIDIA GPU GPU-cccc to measure here: Not Found"):
+        cuda_device(_torch(uuid="cccc"))
