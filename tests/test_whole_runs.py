@@ -315,6 +315,15 @@ def test_a_reading_that_holds_more_of_loading_than_of_running_is_set_aside():
 # Tables and pages
 
 
+def test_a_run_is_held_against_the_median_of_other_models_of_its_shape():
+    watts = {"lmsys/vicuna-7B": (200.0, 220.0), "tatsu-lab/alpaca-7B": (200.0, 200.0), "gpt2": (100.0,)}
+    runs = [_run(model=model, measured_w=w) for model, all_ in watts.items() for w in all_]
+    rows, error = generations.of_its_like(runs)
+    # GPT-2 has no other of its shape; vicuna is held against 200 W, alpaca against 210 W
+    assert rows == 4
+    assert error == pytest.approx((0.0 + 20 / 220 + 10 / 200 + 10 / 200) / 4)
+
+
 def _run(**changes: object) -> ScoredRun:
     base: dict[str, object] = {
         "group": "g", "model": "gpt2", "gpu": "A40",

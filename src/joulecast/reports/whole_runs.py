@@ -176,9 +176,17 @@ def _markdown(name: str, rows: Sequence[Row]) -> str:
 
 
 def _floor(tables: Row) -> list[str]:
-    found = [row for row in tables.get("like_runs", ()) if row["rows"]]
-    return [
+    told = [
         f"Power of like runs (one model, different tasks) lies {percent(row['power'])} from their mean: nothing could "
         "be predicted nearer without knowing more."
-        for row in found
+        for row in tables.get("like_runs", ())
+        if row["rows"]
     ]
+    like = [row for row in tables.get("of_its_like", ()) if row["rows"]]
+    if like:
+        errors = " and ".join(f"{percent(row['power'])} of {row['rows']} runs" for row in like)
+        told.append(
+            f"The median of the measured runs of other models of its shape misses the power by {errors} (with those "
+            "that are contradicted, and without)."
+        )
+    return told

@@ -84,6 +84,24 @@ def agreeing(scored: Sequence[ScoredRun]) -> list[ScoredRun]:
     return [one for one in scored if off(one) <= _CONTRADICTED]
 
 
+def of_its_like(scored: Sequence[ScoredRun]) -> tuple[int, float]:
+    """Runs of models that have others of their shape on their GPU, and the error of the median power of those others.
+
+    Knows the measured runs of the shape but nothing of power: what a prediction without the model can be held against.
+    """
+    by_shape: dict[tuple[str, str], list[ScoredRun]] = defaultdict(list)
+    for one in scored:
+        by_shape[one.gpu, _shape(one.model)].append(one)
+    errors = []
+    for runs in by_shape.values():
+        for model in dict.fromkeys(one.model for one in runs):
+            others = [one.measured_w for one in runs if one.model != model]
+            if others:
+                middle = float(np.median(others))
+                errors += [abs(middle / one.measured_w - 1.0) for one in runs if one.model == model]
+    return len(errors), float(np.mean(errors)) if errors else float("nan")
+
+
 def holds_generations(path: Path) -> Path | None:
     """The folder of generations at `path`, if there is one."""
     for folder in (path / FOLDER, path):

@@ -11,7 +11,7 @@ import numpy as np
 
 from joulecast.calibration.mechanisms import ALL, NAMES
 from joulecast.validation.engines import holds_engine_runs, score_engines
-from joulecast.validation.generations import LEFT_OUT, agreeing, holds_generations, score_generations
+from joulecast.validation.generations import LEFT_OUT, agreeing, holds_generations, of_its_like, score_generations
 from joulecast.validation.metrics import metrics
 from joulecast.validation.passes import score_passes
 from joulecast.validation.pipelines import holds_pipeline_runs, score_pipelines
@@ -61,7 +61,13 @@ def _generation_tables(scored: Sequence[ScoredRun]) -> dict[str, Any]:
         ],
         "models": run_table(by_model, lambda one: one.model),
         "like_runs": [_like_runs(by_model, lambda one: (one.gpu, one.model))],
+        "of_its_like": [_of_its_like(by_model), _of_its_like(agreed)],
     }
+
+
+def _of_its_like(scored: Sequence[ScoredRun]) -> dict[str, Any]:
+    rows, power = of_its_like(scored)
+    return {"rows": rows, "power": power}
 
 
 def _engine_tables(scored: Sequence[ScoredRun]) -> dict[str, Any]:
