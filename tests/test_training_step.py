@@ -104,6 +104,15 @@ def test_accumulation_repeats_forward_and_backward_but_not_the_update(llama):
         assert four.flop(phase=phase) == pytest.approx(times * once.flop(phase=phase))
 
 
+def test_gradients_of_later_micro_batches_are_added_to_those_before(llama):
+    plain, summed = (training_step(llama, Recipe("bf16"), sums=sums).workload for sums in (False, True))
+    table = summed.tables["elementwise"]
+    mine = np.array(summed.layers)[table["layer"]] == "gradients.sum"
+    assert (table["elements"] * table["count"])[mine].sum() == pytest.approx(8.03e9, rel=1e-3)
+    assert (table["inputs"][mine] == 2).all()
+    assert len(table) == len(plain.tables["elementwise"]) + 1
+
+
 def test_tensor_parallel_training_sums_twice_a_layer_forwards_and_twice_backwards(llama):
     step = training_step(llama, Recipe("bf16"))
     kernels = jc.predict(step.workload, "h100", tp=4, ignore_memory=True).kernels

@@ -14,7 +14,7 @@ from joulecast.lowering.held import Held, checkpointed, held, is_recomputed, sib
 from joulecast.lowering.learning import Learning
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.rows import ATTENTION, Row, rows_of, weights_of, whole
-from joulecast.lowering.update import casts, update
+from joulecast.lowering.update import casts, summed, update
 from joulecast.workloads.table import Workload, WorkloadBuilder
 
 
@@ -55,7 +55,7 @@ DROPPING = frozenset(
 )
 
 
-def training_step(forward: Workload, recipe: Recipe, *, unfused: bool = False) -> Step:
+def training_step(forward: Workload, recipe: Recipe, *, unfused: bool = False, sums: bool = False) -> Step:
     """The step that trains a model, from its forward pass.
 
     Parameters
@@ -66,6 +66,8 @@ def training_step(forward: Workload, recipe: Recipe, *, unfused: bool = False) -
     recipe : Recipe
     unfused : bool
         Whether attention runs as multiplies around a softmax, whose probabilities are then dropped in a launch.
+    sums : bool
+        Whether the gradients are added to those of micro-batches before, each GPU all that it has.
 
     Returns
     -------
@@ -103,11 +105,13 @@ def training_step(forward: Workload, recipe: Recipe, *, unfused: bool = False) -
     # an operation list does not tell its parameters: they are the weights of its operations
     parameters = forward.parameters or sum(row.count * weights_of(row) for row in rows if ".lora_" not in row.layer)
     trained = learns.trained(parameters, added)
+    for row in summed(recipe, trained, learns.tensors) if sums else ():
+        builder.add(row.kind, layer=row.layer, count=row.count, shard=row.shard, **row.columns)
     updates = list(update(recipe, trained, learns.tensors))
     if updates:
         builder.begin_pass("optimizer")
     for row in updates:
-        builder.add(row.kind, layer=row.layer, count=row.count, **row.columns)
+        builder.add(row.kind, layer=row.layer, count=row.count, shard=row.shard, **row.columns)
     built = builder.build(
         memory=forward.memory,
         parameters=parameters + added,

@@ -31,7 +31,7 @@ def update(recipe: Recipe, trained: float, tensors: float) -> Iterator[Row]:
             "op": "fused", "elements": max(round(trained / each), 1), "inputs": inputs, "outputs": outputs,
             "flop_per_element": flop, "dtype": read,
         }  # fmt: skip
-        return Row("elementwise", whole("elementwise", columns), layer, passes * each, "none", 0)
+        return Row("elementwise", whole("elementwise", columns), layer, passes * each, "out", 0)
 
     if formats.scaled:
         yield launches(1, 1, 1, 1, gradient, "optimizer.unscale")
@@ -74,4 +74,13 @@ def casts(rows: list[Row], recipe: Recipe, tensors: float) -> Iterator[Row]:
     columns = {
         "op": "cast", "elements": max(round(narrowed / each), 1), "dtype": "fp32", "out_dtype": recipe.formats.model,
     }  # fmt: skip
-    yield Row("elementwise", whole("elementwise", columns), "weights.cast", each, "none", 0)
+    yield Row("elementwise", whole("elementwise", columns), "weights.cast", each, "out", 0)
+
+
+def summed(recipe: Recipe, trained: float, tensors: float) -> Iterator[Row]:
+    """The gradients of one micro-batch, tensor by tensor, added to those of the ones before it."""
+    if trained < 1:
+        return
+    each = max(tensors, 1.0)
+    columns = {"op": "add", "elements": max(round(trained / each), 1), "inputs": 2, "dtype": recipe.formats.gradients}
+    yield Row("elementwise", whole("elementwise", columns), "gradients.sum", each, "out", 0)

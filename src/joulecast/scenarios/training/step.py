@@ -35,6 +35,9 @@ _EXCHANGE_SPREAD = 0.5
 #: sums up what reaches each weight. Fitted on steps of small networks that wait for their host (torchvision's).
 AUTOGRAD = 2.0
 
+#: Layers that are of all weights, those of each stage among them.
+_OF_WEIGHTS = ("weights.cast", "gradients.sum")
+
 #: Waiting depends on the clock and the clock on waiting: so many turns leave less than 0.1 % of either.
 _TURNS = 4
 
@@ -190,7 +193,7 @@ def run_step(
     passes = replace(passes, count=passes.count * scale[passes.pass_of], host_s=host_s, repeats=often)
     inner = np.array(["*" in name for name in lowered.workload.layers])[rows.layer]
     staged = np.array([name != "optimizer" for name in names])[rows.pass_id]
-    staged &= np.array([name != "weights.cast" for name in lowered.workload.layers])[rows.layer]
+    staged &= np.array([name not in _OF_WEIGHTS for name in lowered.workload.layers])[rows.layer]
     first = rows_before_layers(rows.layer, rows.pass_id, inner)
     exchange = Exchanges(step, recipe, layout, gpu, scales.communication)
     waits = Waits()

@@ -223,12 +223,14 @@ _KEPT: deque[tuple[Workload, tuple[Any, ...], Step]] = deque(maxlen=16)
 
 def one_micro_batch(forward: Workload, recipe: Recipe, layout: Layout, unfused: bool) -> Step:
     """The step of one micro-batch, from memory where the same was asked before."""
-    key = (replace(recipe, accumulate=1), layout.cp, layout.sequence_parallel, unfused)
+    # divided gradients are summed in their shards, which is little beside the exchange before it
+    sums = recipe.accumulate > 1 and (layout.zero < 2 or layout.shards == 1)
+    key = (replace(recipe, accumulate=1), layout.cp, layout.sequence_parallel, unfused, sums)
     for asked, how, step in tuple(_KEPT):
         if asked is forward and how == key:
             return step
     divided = _divided_along_sequence(_laid_out(forward, recipe), layout)
-    step = training_step(divided, key[0], unfused=unfused)
+    step = training_step(divided, key[0], unfused=unfused, sums=sums)
     _KEPT.append((forward, key, step))
     return step
 
