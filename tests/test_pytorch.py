@@ -208,3 +208,14 @@ def test_without_torch_the_line_that_installs_it_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(jc.JoulecastError, match=r"pip install 'joulecast\[torch\]'"):
         jc.capture()
+
+
+def test_the_place_of_a_freed_tensor_is_not_taken_for_it():
+    from joulecast.workloads.pytorch_values import Places
+
+    places = Places()
+    # an allocator gives the same place again as soon as one is free
+    assert len({places.of(torch.empty(256, device="meta")) for _ in range(200)}) == 200
+    assert len({places.of(torch.empty(256)) for _ in range(200)}) == 200
+    kept = torch.empty(4)
+    assert places.of(kept) == places.of(kept.view(2, 2))

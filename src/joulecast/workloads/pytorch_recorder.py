@@ -22,7 +22,14 @@ from joulecast.workloads.pytorch_masks import is_mask
 from joulecast.workloads.pytorch_ops import FREE, bytes_moved, is_view, rows_for
 from joulecast.workloads.pytorch_rules import Call
 from joulecast.workloads.pytorch_shapes import stored_elements, tensors_in
-from joulecast.workloads.pytorch_values import LARGEST_VALUE, SIZED_BY_VALUES, Values, empty_like_layout, has_no_data
+from joulecast.workloads.pytorch_values import (
+    LARGEST_VALUE,
+    SIZED_BY_VALUES,
+    Places,
+    Values,
+    empty_like_layout,
+    has_no_data,
+)
 
 #: Operators whose second argument is a list of indices, or masks.
 _BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"})
@@ -58,6 +65,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._after_backward = False
         self._noted: list[tuple[int, str]] = []
         self._numbers: dict[int, int] = {}
+        self._places = Places()
         self._next = itertools.count(1)
         self._hooks: list[Any] = []
 
@@ -104,7 +112,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def number(self, tensor: Tensor) -> int:
         """Number of the value that the memory of `tensor` holds."""
-        key = tensor.untyped_storage()._cdata
+        key = self._places.of(tensor)
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = next(self._next)
@@ -112,7 +120,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def renumber(self, tensor: Tensor) -> int:
         """A new number for the memory of `tensor`, which was written."""
-        found = self._numbers[tensor.untyped_storage()._cdata] = next(self._next)
+        found = self._numbers[self._places.of(tensor)] = next(self._next)
         return found
 
     def _facts(self, tensors: list[Tensor], numbers: Callable[[Tensor], int]) -> tuple[tuple[int, int, int], ...]:
@@ -186,7 +194,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 self.renumber(one)
                 self.values.begin(one)
             elif given and one.untyped_storage()._cdata != given[0].untyped_storage()._cdata:
-                self._numbers[one.untyped_storage()._cdata] = self.number(given[0])
+                self._numbers[self._places.of(one)] = self.number(given[0])
                 if has_no_data(one):
                     self.values.share(one, given[0])
 

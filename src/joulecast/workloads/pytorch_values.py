@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
@@ -32,6 +33,29 @@ _SIZED = "nonzero masked_select _unique2 unique_consecutive unique_dim bincount 
 SIZED_BY_VALUES = frozenset(_SIZED.split())
 
 
+class Places:
+    """Memories by their address, none of which is given to another memory while this lasts.
+
+    A memory is told by where it lies, and one that is freed leaves its place to the next: which one that is depends on
+    the allocator. A weak reference keeps the place and not the memory.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, StorageWeakRef] = {}
+
+    def of(self, tensor: Tensor) -> int:
+        """Address of the memory of `tensor`."""
+        storage = tensor.untyped_storage()
+        key = int(storage._cdata)
+        if key not in self._kept:
+            self._kept[key] = StorageWeakRef(storage)
+        return key
+
+    def take(self, other: Places) -> None:
+        """Keep what `other` keeps."""
+        self._kept.update(other._kept)
+
+
 class Values:
     """Known values of tensors without data, by their memory.
 
@@ -43,11 +67,13 @@ class Values:
 
     def __init__(self) -> None:
         self._storages: dict[int, Any] = {}
+        self._places = Places()
         self.assumed: set[str] = set()
 
     def take(self, other: Values) -> None:
         """Know what `other` knows."""
         self._storages.update(other._storages)
+        self._places.take(other._places)
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The value of `tensor`: its own data where it has some, what is known of it, or None."""
@@ -66,13 +92,13 @@ class Values:
 
     def keep(self, tensor: Tensor, value: Tensor) -> None:
         """Keep `value` for all of the memory of `tensor`, whose layout it must have."""
-        self._storages[tensor.untyped_storage()._cdata] = value.untyped_storage()
+        self._storages[self._places.of(tensor)] = value.untyped_storage()
 
     def share(self, tensor: Tensor, source: Tensor) -> None:
         """`tensor` has the memory of `source` under another name: a view that a kernel without data made anew."""
         key, other = tensor.untyped_storage(), source.untyped_storage()
         if key._cdata != other._cdata and other._cdata in self._storages and key.nbytes() == other.nbytes():
-            self._storages[key._cdata] = self._storages[other._cdata]
+            self._storages[self._places.of(tensor)] = self._storages[other._cdata]
 
     def begin(self, tensor: Tensor) -> None:
         """Memory not yet written: of a few whole numbers zeros are kept, which a model fills in one by one."""
