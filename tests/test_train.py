@@ -220,6 +220,27 @@ def test_layouts_that_divide_nothing_are_refused_with_what_would(capsys, flags, 
     assert told.out == ""
 
 
+def test_one_process_copies_weights_out_and_sums_gradients_before_anything_else_runs():
+    options = {"micro_batch": 12, "image_size": 224, "precision": "fp32", "optimizer": "sgd"}
+    alone, several, apart = (
+        jc.train("vgg16", "titan-rtx", **options, **more)
+        for more in ({}, {"gpus": 4, "single_process": True}, {"gpus": 4})
+    )
+    # 138 million weights there and their gradients back, in fp32, over PCIe 3: no more than its 15.75 GB/s allow
+    assert several.parts_s["communication"] > 2 * 4 * 138.36e6 / 15.75e9
+    assert several.step_time_s > max(alone.step_time_s, apart.step_time_s)
+    assert several.global_batch == 48
+    # starts of small networks queue up behind one another: more GPUs, longer steps
+    steps = [jc.train("mobilenet-v2", "a100", gpus=n, single_process=n > 1, **options).step_time_s for n in (1, 2, 4)]
+    assert steps[0] < steps[1] < steps[2]
+
+
+@pytest.mark.parametrize("more", [{"zero": 1}, {"tp": 2}, {"gpus": 16}, {"single_process": "yes"}])
+def test_one_process_drives_a_node_and_nothing_divided(more):
+    with pytest.raises(InputError, match="single_process"):
+        Layout(**{"gpus": 4, "single_process": True, **more})
+
+
 def test_batches_copied_in_before_a_step_take_their_bytes_over_the_bus():
     options = {"micro_batch": 12, "image_size": 224, "precision": "fp32", "optimizer": "sgd", "clock_mhz": 1005}
     plain, copied = (jc.train("resnet50", "titan-rtx", copied_in=one, **options) for one in (False, True))

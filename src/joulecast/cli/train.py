@@ -90,6 +90,9 @@ def train(
     shard_group: Annotated[
         str | None, _option("--shard-group", "N", "GPUs that share them (hybrid sharding).", _LAYOUT)
     ] = None,
+    single_process: Annotated[
+        bool, typer.Option("--single-process", help="One process drives all (DataParallel).", rich_help_panel=_LAYOUT)
+    ] = False,
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="Divide norms along the sequence.", rich_help_panel=_LAYOUT)
     ] = False,
@@ -177,6 +180,7 @@ def train(
             )
         },
         "sequence_parallel": sequence_parallel or None,
+        "single_process": single_process or None,
         "schedule": options.word(schedule),
         "node_link_gb_s": options.real("--node-link", node_link, "GB/s", example="50"),
         "clock_mhz": options.real("--clock", clock, "MHz", example="1410"),

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.step_tables import POWERED, RunTables, figures, tabulated, taken
-from joulecast.calibration.training import left_out
+from joulecast.calibration.training import fit_scales, left_out
 from joulecast.calibration.training_fit import learning_curve
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
 from joulecast.validation.runs import ScoredRun, run_table
 from joulecast.validation.training_pipelines import score_pipelines, score_stage_clocks
 from joulecast.validation.training_power import score_keras, score_memory, score_node_power
-from joulecast.validation.training_tables import SOURCES
+from joulecast.validation.training_tables import SOURCES, torchvision
 
 Floats = npt.NDArray[np.float64]
 Tell = Callable[[str, float], None]
@@ -89,6 +89,8 @@ def score_training(folder: Path, tell: Tell) -> list[ScoredRun]:
             # the recommender's time is its input's, which no scale tells
             those = taken(tables, [run.network != "ncf" for run in runs])
             out += _calibrated(f"{name}: {CONFIGURATIONS} configurations of a GPU measured", those)
+    tell("several GPUs of one process", 0.55)
+    out += _replicated(folder)
     tell("pipelines", 0.6)
     out += score_pipelines(folder, lambda what, share: tell(what, 0.6 + 0.2 * share))
     out += score_stage_clocks(folder, lambda what, _: tell(what, 0.8))
@@ -96,6 +98,19 @@ def score_training(folder: Path, tell: Tell) -> list[ScoredRun]:
     out += score_node_power(folder) + score_keras(folder)
     tell("memory", 0.9)
     return out + score_memory(folder)
+
+
+def _replicated(folder: Path) -> list[ScoredRun]:
+    """Steps of torchvision's networks on two to four GPUs of one process, from the same machine's steps on one."""
+    tables, _ = tabulated(list(torchvision(folder, gpus=(1, 2, 3, 4))))
+    several = np.array([run.options.get("gpus", 1) > 1 for run in tables.runs])
+    jobs = np.array([f"{run.tags['machine']} {run.options['precision']}" for run in tables.runs])
+    out = []
+    for job in np.unique(jobs[several]):
+        rest, alone = (taken(tables, (jobs == job) & those) for those in (several, ~several))
+        time_s, _ = figures(rest, fit_scales(alone) if len(alone) else Scales())
+        out += _scored("torchvision, 2-4 GPUs of one process", rest, time_s, np.full_like(time_s, np.nan))
+    return out
 
 
 def _scored(name: str, tables: RunTables, time_s: Floats, power_w: Floats) -> list[ScoredRun]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -56,17 +57,24 @@ _TORCHVISION_GPUS = {
 }  # fmt: skip
 
 
-def torchvision(folder: Path) -> Iterator[TrainingRun]:
-    """Training steps of torchvision's networks, batch 12, one GPU, cuDNN trying its kernels out.
+def torchvision(folder: Path, gpus: Sequence[int] = (1,)) -> Iterator[TrainingRun]:
+    """Training steps of torchvision's networks, batch 12, cuDNN trying its kernels out, by so many GPUs of one process.
 
     Tables that hold another's figures to the last digit are copies of it: each run counts once.
     """
     seen: set[tuple[str, ...]] = set()
     for row in rows_of_csv(folder / "torchvision_step_times.csv"):
         known = NETWORKS.get(row["model"])
-        if row["mode"] != "training" or row["gpu_count"] != "1" or known is None or row["precision"] == "FP64":
+        if (
+            row["mode"] != "training"
+            or int(row["gpu_count"]) not in gpus
+            or known is None
+            or row["precision"] == "FP64"
+        ):
             continue
-        same = tuple(row[name] for name in ("gpu", "precision", "model", "step_time_mean_ms", "step_time_sd_ms"))
+        same = tuple(
+            row[name] for name in ("gpu", "gpu_count", "precision", "model", "step_time_mean_ms", "step_time_sd_ms")
+        )
         if same in seen:
             continue
         seen.add(same)
@@ -83,6 +91,7 @@ def torchvision(folder: Path) -> Iterator[TrainingRun]:
             # PyTorch before 1.8; each timed step first copies its batch in
             "direct_groups": True,
             "copied_in": True,
+            **({"gpus": int(row["gpu_count"]), "single_process": True} if row["gpu_count"] != "1" else {}),
         }
         yield TrainingRun(
             known[0], gpu, options, float(row["step_time_median_ms"]) / 1e3, None, known[1],
@@ -92,7 +101,7 @@ def torchvision(folder: Path) -> Iterator[TrainingRun]:
 
 def _machine(path: str) -> str:
     """The same for tables of one machine, whatever their precision."""
-    return path.replace("half", "").replace("float", "").replace("single", "")
+    return re.sub(r"half|float|single|(?<=_)\d(?=_gpus)", "", path)
 
 
 def timm(folder: Path) -> Iterator[TrainingRun]:

@@ -44,6 +44,10 @@ class Layout:
         One of `SCHEDULES`.
     chunks : int
         Pieces of the model on each stage of an interleaved pipeline.
+    single_process : bool
+        Whether one process drives all GPUs, as ``torch.nn.DataParallel`` does: weights are copied to all of them before
+        each forward pass, gradients summed on the first after the backward pass, and kernels started one GPU after the
+        other.
     gpus_per_node : int
         GPUs that NVLink or one host's PCIe joins.
     node_link_gb_s : float, optional
@@ -65,6 +69,7 @@ class Layout:
     sequence_parallel: bool = False
     schedule: str = "1f1b"
     chunks: int = 1
+    single_process: bool = False
     gpus_per_node: int = 8
     node_link_gb_s: float | None = None
 
@@ -82,6 +87,13 @@ class Layout:
             raise UnknownNameError("pipeline schedule", self.schedule, SCHEDULES)
         if self.schedule != "interleaved" and self.chunks > 1:
             raise InputError("chunks belong to the interleaved schedule: give schedule='interleaved' with them")
+        if not isinstance(self.single_process, bool | np.bool_):
+            raise InputError(f"single_process must be True or False, got {shortened(repr(self.single_process), 40)}")
+        if self.single_process and (self.tp * self.pp * self.cp > 1 or self.zero or self.gpus > self.gpus_per_node):
+            raise InputError(
+                "single_process is data parallel alone, on the GPUs of one node: leave tp, pp, cp at 1 and zero at 0, "
+                f"and give at most {self.gpus_per_node} GPUs"
+            )
         model = self.tp * self.pp * self.cp
         if self.gpus % model:
             near = max(model, round(self.gpus / model) * model)

@@ -24,6 +24,11 @@ CONTENTION = 0.5
 _BUCKET_BYTES = 25e6
 
 
+#: NVLink of boards that a bridge joins in pairs, at most: bridges are sold apart, and more boards than two have none
+#: that joins them all. One process is taken to go over PCIe there, at this share of its rate. [GB/s]
+BRIDGE_GB_S, _PCIE_SHARE = 60.0, 0.72
+
+
 @dataclass(frozen=True)
 class Waits:
     """Time of a step that the mean GPU does not compute. [s]"""
@@ -75,6 +80,14 @@ class Exchanges:
         """The last bucket of gradients, that nothing hides. [s]"""
         size = min(_BUCKET_BYTES, self.gradient_bytes)
         return self._time("all_reduce" if self.layout.zero == 0 else "reduce_scatter", size, self.group.size)
+
+    def replicated_s(self) -> float:
+        """Weights copied from the first GPU to all, and gradients summed on it again, once each. [s]"""
+        moved = self.weight_bytes + self.gradient_bytes
+        if self.gpu.nvlink_gb_s <= BRIDGE_GB_S and self.gpu.pcie_gb_s > 0:
+            return self.scale * moved / (self.gpu.pcie_gb_s * 1e9 * _PCIE_SHARE)
+        there = self._time("broadcast", self.weight_bytes, self.group.size)
+        return there + self._time("broadcast", self.gradient_bytes, self.group.size)
 
     def boundary_s(self) -> float:
         """Activations sent to the next stage. [s]"""
@@ -128,7 +141,9 @@ def waits_of(
     bubble = max(pipe - micro_batches * micro, 0.0) if layout.pp > 1 else 0.0
     communication = 0.0
     if exchange.group.size > 1:
-        if layout.zero >= 3:
+        if layout.single_process:
+            communication = micro_batches * exchange.replicated_s()
+        elif layout.zero >= 3:
             # weights are gathered twice a micro-batch, each layer's behind the one before it
             gathered, summed = exchange.weights_s(), exchange.gradients_s()
             hidden_forward = _HIDING_SHARE * forward
