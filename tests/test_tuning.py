@@ -466,7 +466,11 @@ def test_json_holds_the_evidence_and_a_second_run_the_log(capsys, tmp_path):
     [[], ["--replay", "none.parquet"], ["--replay", str(SPACE), "--where", "x=1"],
      ["--replay", str(SPACE), "--slack", "x"], ["--replay", str(SPACE), "--plot", "x.bmp"],
      ["--replay", str(SPACE), "--strategy", "best"],
-     ["--replay", str(Path(__file__))], ["--replay", str(SPACE), "--log", "/no/such/folder/log.db"]],
+     ["--replay", str(Path(__file__))], ["--replay", str(SPACE), "--log", "/no/such/folder/log.db"],
+     ["--replay", str(SPACE), "--plot", "/no/such/folder/x.svg"], ["--replay", str(SPACE), "--meter", "nvml"],
+     ["--replay", str(SPACE), "--winners", "w.json"], ["--replay", str(SPACE), "--batch", "2"],
+     ["--replay", str(SPACE), "--clocks", "1410"], ["matmul", "--gpu", "h100", "--noise", "0.02"],
+     ["--model", "Qwen/Qwen2.5-7B", "--gpu", "h100", "--clocks", "1410"]],
 )  # fmt: skip
 def test_bad_flags_end_with_two_and_one_line(arguments, capsys):
     assert main(["tune", *arguments]) == 2

@@ -9,7 +9,7 @@ import typer
 
 from joulecast.cli import options, progress
 from joulecast.cli.output import Answer, chosen_format, give
-from joulecast.errors import InputError
+from joulecast.errors import InputError, shortened
 
 
 def _option(flag: str, metavar: str, help: str) -> Any:
@@ -140,6 +140,16 @@ def tune(
     if plot is not None:
         plots.the_altair()
         _drawable(plot)
+    of_kernels: dict[str, Any] = {
+        "--gpu": gpu, "--meter": meter, "--meter-file": meter_file, "--configs": configs, "--check": check,
+        "--residency": residency, "--workers": workers, "--timeout": timeout, "--cache": cache, "--size": size,
+    }  # fmt: skip
+    of_models: dict[str, Any] = {"--batch": batch, "--prompt": prompt, "--generate": generate, "--top": top}
+    if model is None:
+        _refuse(of_models, "of models: it goes with --model")
+    if replay is not None:
+        _refuse(of_kernels, "of kernels that are built here: not with --replay")
+        _refuse({"--winners": winners}, "of kernels that are built here: a recorded space has no winner to use")
     given: dict[str, Any] = {
         "where": _values(options.pairs("--where", where, example="num_warps=4")),
         "baseline": _values(options.pairs("--baseline", baseline, example="num_warps=4")) or None,
@@ -150,9 +160,8 @@ def tune(
         "strategy_name": strategy, "evaluations": budget, "readings": reads, "log": log, "seed": start,
     }  # fmt: skip
     if what is not None or model is not None:
-        unused = [flag for flag, value in (("--where", where), ("--session", session)) if value]
-        if unused:
-            raise InputError(f"{', '.join(unused)} is of recorded spaces: not with a kernel")
+        told = None if noise == "recorded" else noise
+        _refuse({"--where": where, "--session": session, "--noise": told}, "of recorded spaces: not with a kernel")
         tune_kernel.writable(winners)
         flags = {"meter": meter, "meter_file": meter_file, "size": size, "configs": configs, "check": check,
                  "residency": residency, "workers": workers, "timeout": timeout, "cache": cache}  # fmt: skip
@@ -200,6 +209,15 @@ def _values(texts: dict[str, str]) -> dict[str, Any]:
     return made
 
 
+def _refuse(flags: dict[str, Any], why: str) -> None:
+    """Refuse flags that would change nothing."""
+    given = [flag for flag, value in flags.items() if value]
+    if given:
+        raise InputError(f"{', '.join(given)} is {why}")
+
+
 def _drawable(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise InputError(f"no folder {shortened(path.parent)} to write {path.name} in")
     if path.suffix.lower() not in (".svg", ".png", ".html"):
         raise InputError(f"can't draw {path.name}: end it in .svg, .png or .html")
