@@ -260,6 +260,32 @@ def test_an_nsight_export_is_read_with_its_ranges_and_shapes(tmp_path: Path) -> 
     assert [one.name for one in tmp_path.iterdir()] == ["report.sqlite"]
 
 
+def test_the_operators_of_an_nsight_export_are_priced_in_the_formats_of_their_kernels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = nsight(tmp_path / "report.sqlite")
+    workload = jc.workload(path)
+    assert workload.flop("matmul") == 2 * 1024 * 512 * 512
+    assert workload.tables["gemm"].words("dtype") == ["fp32"]
+    database = sqlite3.connect(path)
+    database.execute("update StringIds set value = 'ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_nn' where id = 1")
+    database.commit()
+    database.close()
+    assert jc.workload(path).tables["gemm"].words("dtype") == ["bf16"]
+    assert main(["predict", "--trace", str(path), "--gpu", "h100", "--json"]) == 0
+    assert "1 priced by their shapes" in capsys.readouterr().out
+    with pytest.raises(InputError, match="batch can't be asked of it"):
+        jc.workload(path, batch=8)
+    database = sqlite3.connect(path)
+    database.execute("delete from NVTX_EVENTS where text like 'aten%'")
+    database.commit()
+    database.close()
+    assert main(["predict", "--trace", str(path), "--gpu", "h100"]) == 2
+    told = capsys.readouterr().err
+    assert "record_shapes=True" in told
+    assert told.count("\n") == 1
+
+
 def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "x.sqlite")
     database.execute("create table recipes (name text)")

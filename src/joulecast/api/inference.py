@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -46,6 +48,19 @@ def workload(source: Any, *inputs: Any, **options: Any) -> Workload:
         return trace_module(source, *inputs, **options)
     if inputs:
         raise InputError("only a PyTorch module takes example inputs: give the options of a model by name")
+    return _opened(source, options)
+
+
+def _opened(source: Any, options: dict[str, Any]) -> Workload:
+    """The workload of any source but a module; exports of Nsight Systems are read by the room of traces."""
+    if isinstance(source, str | os.PathLike) and os.path.isfile(os.path.expanduser(source)):  # noqa: PTH111, PTH113
+        from joulecast.traces.read import is_nsight, workload_of_nsight
+
+        if is_nsight(Path(os.fspath(source))):
+            for name, value in options.items():
+                if value is not None:
+                    raise InputError(f"a trace has its shapes and formats in it: {name} can't be asked of it")
+            return workload_of_nsight(Path(os.fspath(source)))
     return open_workload(source, **options)
 
 
@@ -130,7 +145,7 @@ def predict(
     execution = Execution(launch_mode, attention, engine, tp, pp, ep, dp, microbatches, overlap)
     if options.get("batch") is not None and not isinstance(source, Workload) and dp * microbatches > 1:
         options["batch"] = share_of_batch(options["batch"], dp, microbatches)
-    opened = open_workload(source, **options)
+    opened = _opened(source, options)
     with forecasting(forecast_from):
         found = predict_workload(
             opened,

@@ -205,17 +205,22 @@ def _source(source: str | None, trace: str | None, module: str | None, model: di
         return workload
     if trace is not None:
         from joulecast.cli.progress import bar
+        from joulecast.traces.read import is_nsight, workload_of_nsight
         from joulecast.workloads.trace_stream import is_trace, opened
         from joulecast.workloads.trace_workload import workload_of_trace
 
         path = Path(trace).expanduser()
         opened(path)[0].close()
-        if not is_trace(path):
-            raise InputError(f"--trace takes a PyTorch profiler trace, which {shortened(path)} is not")
+        if not is_trace(path) and not is_nsight(path):
+            raise InputError(
+                f"--trace takes a PyTorch profiler trace or an Nsight Systems SQLite export, which {shortened(path)} "
+                "is not"
+            )
         if model:
             return trace  # what is asked of it is refused where the file is opened
         with bar() as progress:
-            return workload_of_trace(path, lambda share: progress(f"reading {path.name}", share))
+            read = workload_of_nsight if is_nsight(path) else workload_of_trace
+            return read(path, lambda share: progress(f"reading {path.name}", share))
     return str(source)
 
 

@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,7 @@ from urllib.parse import quote
 import numpy as np
 
 from joulecast.errors import InputError, shortened
+from joulecast.traces.names import parsed
 from joulecast.workloads.files import named
 from joulecast.workloads.profile import (
     ANNOTATION,
@@ -44,6 +46,9 @@ _COPY_KINDS = {
     1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP",
     11: "unified HtoD", 12: "unified DtoH", 13: "unified DtoD",
 }  # fmt: skip
+
+#: Formats of operands by kernel names, as PyTorch's profiler spells element types; tf32 is told apart later.
+_SPELLED = {"fp16": "c10::Half", "bf16": "c10::BFloat16", "fp64": "double"}
 
 #: PyTorch's NVTX ranges of operators: ``aten::mm, seq = 7, sizes = [[8, 4], [4, 2]]``.
 _SIZES = re.compile(r"sizes = (\[[\[\], \d]*\])")
@@ -125,6 +130,8 @@ class _Reader:
         starts = [column.min() for column in (gpu.column("start"), host.column("start")) if column.size]
         origin = float(min(starts, default=0.0))
         operators = self._operators(host, origin)
+        activities = self._activities(gpu, operators, origin)
+        operators = self._in_formats(operators, activities)
         notes = [] if len(host) else ["no NVTX ranges were recorded: operators, layers and steps can't be told"]
         if whole:
             notes.append(
@@ -135,7 +142,7 @@ class _Reader:
             source=self.source,
             format="nsight",
             names=self.names.all(),
-            activities=self._activities(gpu, operators, origin),
+            activities=activities,
             operators=operators,
             signatures=tuple(self.signature_of),
             devices=self._devices(),
@@ -243,6 +250,32 @@ class _Reader:
             signature=host.column("signature")[order],
             forward=np.full(len(order), -1, dtype=np.int64),
         )
+
+    def _in_formats(self, operators: Operators, activities: Activities) -> Operators:
+        """The operators with element types, which are not recorded, as the kernels that they started have them."""
+        names = self.names.all()
+        spelled: dict[int, str] = {}
+        signature, parent = operators.signature.copy(), operators.parent.tolist()
+        done: set[int] = set()
+        for name, row in zip(activities.name.tolist(), activities.operator.tolist(), strict=True):
+            if name not in spelled:
+                spelled[name] = _SPELLED.get(parsed(names[name]).dtype, "")
+            place = row if spelled[name] else -1
+            while place >= 0 and place not in done:
+                done.add(place)
+                if signature[place] >= 0:
+                    signature[place] = self._typed(int(signature[place]), spelled[name])
+                place = parent[place]
+        return replace(operators, signature=signature)
+
+    def _typed(self, code: int, spelled: str) -> int:
+        """Index of the signature `code` with element types that are spelled so."""
+        key = (code, spelled)
+        if key not in self.signatures:
+            plain = self.signature_of[code]
+            self.signatures[key] = len(self.signature_of)
+            self.signature_of.append(replace(plain, types=tuple(spelled if one else "" for one in plain.types)))
+        return self.signatures[key]
 
     def _activities(self, gpu: Table, operators: Operators, origin: float) -> Activities:
         order = np.argsort(gpu.column("start"), kind="stable")
