@@ -210,6 +210,10 @@ def test_scores_of_a_perfect_and_of_a_turned_prediction():
     turned = scores(1.0 / energy, energy, time)
     assert turned.rank == pytest.approx(-1.0)
     assert turned.regret == pytest.approx(0.2)
+    # the first is predicted lowest, and is the least sure: its 95 % bound is 1.645 x 0.1 higher
+    doubt = np.array([0.1, 0.0, 0.0, 0.0])
+    assert scores(energy, energy, time, doubt).regret == pytest.approx(0.1)
+    assert scores(energy, energy, time, 0.5 * doubt).regret == 0.0
 
 
 def test_ranks_share_ties():

@@ -16,6 +16,9 @@ Floats = npt.NDArray[np.float64]
 #: Configurations within this of the fastest are the near-fastest set. [share]
 NEAR = 0.15
 
+#: Standard deviations of log energy added where a pick is made that is not measured again: its one-sided 95 % bound.
+PICK_CAUTION = 1.645
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -53,7 +56,7 @@ def scores(predicted_j: Floats, energy_j: Floats, time_s: Floats, caution: Float
     ----------
     predicted_j, energy_j, time_s : ndarray, shape (n,)
     caution : ndarray, shape (n,), optional
-        Added to log energy when the pick is made, such as a standard deviation.
+        Standard deviation of log energy: the pick is of the least one-sided 95 % bound.
 
     Returns
     -------
@@ -61,7 +64,7 @@ def scores(predicted_j: Floats, energy_j: Floats, time_s: Floats, caution: Float
     """
     near = np.flatnonzero(time_s <= (1.0 + NEAR) * time_s.min())
     logs, truth = np.log(predicted_j), np.log(energy_j)
-    pick = near[int(np.argmin((logs if caution is None else logs + caution)[near]))]
+    pick = near[int(np.argmin((logs if caution is None else logs + PICK_CAUTION * caution)[near]))]
     regret = float(energy_j[pick] / energy_j[near].min() - 1.0)
     some = len(near) >= 3
     return Scores(
