@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibration.correction_fit import CorrectionBatch, fit_correction
+from joulecast.calibration.correction_fit import CorrectionBatch, _together, fit_correction
 from joulecast.coefficients.corrections import read_correction, write_correction
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.errors import InputError
@@ -125,6 +125,22 @@ def test_weights_that_no_row_asks_for_fade():
         factor, _ = correction_factor(fitted, fresh, times_of(fresh, gpu), gpu, engine="trtllm")
         wrong.append(np.abs(np.log(factor)).mean())
     assert wrong[1] < 0.6 * wrong[0]
+
+
+def test_networks_together_say_the_mean_of_what_each_says():
+    generator = np.random.default_rng(0)
+    shapes = [(5, 4), (4,), (4, 3), (3,), (8,), (2, 8)]  # two layers of 4 and 3, a shared output and two own
+    found = [[generator.standard_normal(shape).astype(np.float32) for shape in shapes] for _ in range(3)]
+
+    def said(values, rows, key):
+        first = np.maximum(rows @ values[0] + values[1], 0)
+        second = np.maximum(first @ values[2] + values[3], 0)
+        return np.concatenate([first, second, np.ones((len(rows), 1))], axis=1) @ (values[4] + values[5][key])
+
+    rows = generator.standard_normal((20, 5))
+    for key in range(2):
+        mean = np.mean([said(one, rows, key) for one in found], axis=0)
+        np.testing.assert_allclose(said(_together(found), rows, key), mean, rtol=1e-5, atol=1e-5)
 
 
 def test_the_same_rows_and_seed_give_the_same_model(model):

@@ -116,6 +116,7 @@ def fit_correction(
     own_strength: float = 1e-4,
     rate: float = 8e-3,
     forgotten: float = FORGOTTEN,
+    members: int = 1,
     seed: int = 0,
 ) -> CorrectionModel:
     """The correction that brings predicted times closest to measured ones.
@@ -138,6 +139,8 @@ def fit_correction(
         Highest learning rate.
     forgotten : float
         Share of the hidden weights that decays at each step, over the learning rate.
+    members : int
+        Networks that are trained from different starts; the correction is their mean, as one network of their layers.
     seed : int
         Same seed and rows, same model.
 
@@ -151,14 +154,14 @@ def fit_correction(
     return fit_rows(
         batches[0].work.family, [_rows(batch, most_rows, generator) for batch in batches], generator,
         hidden=hidden, epochs=epochs, shared_share=shared_share, own_strength=own_strength, rate=rate,
-        forgotten=forgotten,
+        forgotten=forgotten, members=members,
     )  # fmt: skip
 
 
 def fit_rows(
     family: str, parts: Sequence[TrainingRows], generator: np.random.Generator, *, hidden: tuple[int, ...] = (96, 64),
     epochs: int = 60, shared_share: float = 0.3, own_strength: float = 1e-4, rate: float = 8e-3,
-    forgotten: float = FORGOTTEN,
+    forgotten: float = FORGOTTEN, members: int = 1,
 ) -> CorrectionModel:  # fmt: skip
     """The network of `family` that comes closest to the targets of all `parts`; arguments as of `fit_correction`."""
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
@@ -176,9 +179,14 @@ def fit_rows(
     z[:, unseen] = 0.0
     common = np.concatenate([np.full(len(part.target), part.common) for part in parts])
     at_least = np.concatenate([np.full(len(part.target), part.at_least) for part in parts])
-    trained = _train(z, target, key, weight / weight.mean(), common, at_least, len(keys), hidden=hidden, epochs=epochs,
-                     shared_share=shared_share, own_strength=own_strength, rate=rate, forgotten=forgotten,
-                     generator=generator)  # fmt: skip
+    trained = _together(
+        [
+            _train(z, target, key, weight / weight.mean(), common, at_least, len(keys), hidden=hidden, epochs=epochs,
+                   shared_share=shared_share, own_strength=own_strength, rate=rate, forgotten=forgotten,
+                   generator=generator)
+            for _ in range(members)
+        ]
+    )  # fmt: skip
     layers = len(hidden)
     trained[0][unseen] = 0.0
     head, own = trained[2 * layers], trained[2 * layers + 1]
@@ -271,6 +279,32 @@ def _train(
                 two += 0.002 * (np.square(slope) - two)
                 value -= np.float32(speed) * (one / (1 - 0.9**step)) / (np.sqrt(two / (1 - 0.998**step)) + 1e-8)
     return values
+
+
+def _together(found: Sequence[list[Singles]]) -> list[Singles]:
+    """The mean of several networks of like layers (as `_train` gives them) as one, whose layers hold theirs apart."""
+    first = found[0]
+    if len(found) == 1:
+        return first
+    layers, share = (len(first) - 2) // 2, np.float32(1.0 / len(found))
+    out: list[Singles] = []
+    for place in range(0, 2 * layers, 2):
+        parts = [one[place] for one in found]
+        if place == 0:
+            out.append(np.concatenate(parts, axis=1))
+        else:
+            rows, columns = parts[0].shape
+            apart = np.zeros((len(parts) * rows, len(parts) * columns), dtype=np.float32)
+            for index, part in enumerate(parts):
+                apart[index * rows : (index + 1) * rows, index * columns : (index + 1) * columns] = part
+            out.append(apart)
+        out.append(np.concatenate([one[place + 1] for one in found]))
+    ends = np.cumsum([first[place].size for place in range(1, 2 * layers, 2)])[:-1]
+    for place in (-2, -1):
+        split = [np.split(one[place][..., :-1], ends, axis=-1) for one in found]
+        bias = sum((one[place][..., -1:] for one in found[1:]), start=first[place][..., -1:])
+        out.append(np.concatenate([*(part[layer] for layer in range(layers) for part in split), bias], axis=-1) * share)
+    return out
 
 
 def _gradient(

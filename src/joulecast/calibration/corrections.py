@@ -150,15 +150,16 @@ def _fitted(batches: list[CorrectionBatch], most_rows: int, seed: int) -> Correc
     Three layers tell which kernel a library picked better than two wider ones that cost as much.
     """
     rows = sum(min(len(batch.time_s), most_rows) for batch in batches)
-    hidden, epochs = next((hidden, epochs) for least, hidden, epochs in _SIZES if rows > least)
-    return fit_correction(batches, hidden=hidden, epochs=epochs, most_rows=most_rows, seed=seed)
+    hidden, epochs, members = next(size for least, size in _SIZES if rows > least)
+    return fit_correction(batches, hidden=hidden, epochs=epochs, members=members, most_rows=most_rows, seed=seed)
 
 
-#: Widths of the layers and passes over the rows, by how many rows there are more than.
-_SIZES: tuple[tuple[int, tuple[int, ...], int], ...] = (
-    (60_000, (96, 96, 64), 72),
-    (15_000, (96, 64, 48), 80),
-    (-1, (64, 48, 32), 120),
+#: Widths of the layers, passes over the rows, and networks whose mean is taken (what few rows leave to chance differs
+#: from one to the next), by how many rows there are more than.
+_SIZES: tuple[tuple[int, tuple[tuple[int, ...], int, int]], ...] = (
+    (60_000, ((96, 96, 64), 72, 1)),
+    (15_000, ((96, 64, 48), 80, 1)),
+    (-1, ((48, 40, 32), 100, 2)),
 )
 
 
