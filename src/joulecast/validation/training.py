@@ -25,6 +25,10 @@ Tell = Callable[[str, float], None]
 
 FOLDER = "training"
 
+#: The recommender of Zeus waits for its input. That says nothing of a busy GPU, nor the other way round: it is
+#: predicted from other GPUs that wait, of which it tells what one draws with nothing running.
+WAITING, OF_WAITING = "ncf", ("static",)
+
 #: By source: what is left out together, what fits may look at (from the widest to the narrowest, each starting from
 #: the one before), and which scales they fit (all by default).
 PROTOCOLS: dict[
@@ -38,13 +42,7 @@ PROTOCOLS: dict[
         None,
     ),
     "timm": (lambda run: run.network, lambda _: ("",), None),
-    # a recommender that waits for its input says nothing of a busy GPU, nor the other way round: it is predicted from
-    # other GPUs that wait
-    "Zeus": (
-        lambda run: run.gpu if run.network == "ncf" else run.network,
-        lambda run: ("waiting",) if run.network == "ncf" else (run.gpu,),
-        POWERED,
-    ),
+    "Zeus": (lambda run: run.network, lambda run: (f"{run.gpu}{' waiting' * (run.network == WAITING)}",), POWERED),
 }
 
 #: Configurations of a GPU that are measured where the rest is predicted.
@@ -76,6 +74,10 @@ def score_training(folder: Path, tell: Tell) -> list[ScoredRun]:
         time_s, power_w = left_out(
             tables, [group(run) for run in runs], within=[within(run) for run in runs], only=only
         )
+        waits = np.array([name == "Zeus" and run.network == WAITING for run in runs])
+        if waits.any():
+            few = taken(tables, waits)
+            time_s[waits], power_w[waits] = left_out(few, [run.gpu for run in few.runs], only=OF_WAITING)
         unfitted_s, unfitted_w = figures(tables, Scales())
         if name == "Zeus":
             out += _ratios("Zeus: ratio to the highest limit", tables, time_s, power_w)
@@ -87,7 +89,7 @@ def score_training(folder: Path, tell: Tell) -> list[ScoredRun]:
         if name in ("Zeus", "DLE", "torchvision"):
             tell(f"{name}, {CONFIGURATIONS} configurations", 0.1 * done + 0.05)
             # the recommender's time is its input's, which no scale tells
-            those = taken(tables, [run.network != "ncf" for run in runs])
+            those = taken(tables, [run.network != WAITING for run in runs])
             out += _calibrated(f"{name}: {CONFIGURATIONS} configurations of a GPU measured", those)
     tell("several GPUs of one process", 0.55)
     out += _replicated(folder)
