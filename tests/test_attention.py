@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import joulecast as jc
 from joulecast.coefficients.schema import TIME_PARAMETERS, TimeCoefficients
 from joulecast.gpus import Gpu, load_gpu, resolve
 from joulecast.kernels import flash
@@ -397,3 +398,22 @@ def test_tiles_of_few_rows_run_on_amperes_instructions():
         both = (Conditions("vllm"), triton)
         own, small = (work_of("context_attention", gpu, conditions=one, **shape) for one in both)
         assert small.tensor_flop_per_clk[0] / own.tensor_flop_per_clk[0] == pytest.approx(share, rel=1e-3)
+
+
+@given(
+    queries=st.integers(1, 8192),
+    keys=st.integers(1, 8192),
+    width=st.sampled_from((32, 64, 128)),
+    heads=st.integers(1, 32),
+)
+def test_attention_on_fewer_keys_than_queries_moves_each_byte_once_at_least(queries, keys, width, heads):
+    columns = {"batch_size": 2, "seq_len": queries, "kv_len": keys, "num_heads": heads, "head_dim": width,
+               "attn_dtype": "fp16"}  # fmt: skip
+    found = jc.predict_kernels("encoder_attention", columns, gpu="a100-sxm-80gb")
+    assert np.isfinite(found["time_s"]).all()
+    assert (found["time_s"] > 0).all()
+    assert np.isfinite(found["energy_j"]).all()
+    streamed = jc.predict(
+        jc.workload([{"op": "encoder_attention", **columns}]), "a100-sxm-80gb", ignore_memory=True
+    ).kernels["dram_bytes"]
+    assert (streamed >= 0).all()

@@ -228,7 +228,7 @@ def prefill_traffic(
     math_bytes = by_code(formats.math, lambda one: one.activation_bytes)
     width = shape.head_dim + shape.value_dim
     tokens = shape.batch * shape.queries
-    new = tokens * shape.kv_heads * width
+    new = shape.batch * np.minimum(shape.queries, shape.keys) * shape.kv_heads * width
     out_bytes = np.maximum(formats.query_bytes, 2.0) * tokens * shape.heads * shape.value_dim
     query_bytes = math_bytes * tokens * shape.heads * shape.head_dim
     cache_bytes = formats.cache_bytes * shape.batch * shape.keys * shape.kv_heads * width
