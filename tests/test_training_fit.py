@@ -173,6 +173,24 @@ def test_what_a_network_is_off_by_over_its_batch_is_found_and_followed():
     assert step.step_time_s == pytest.approx(again[-1], rel=1e-6)
 
 
+def test_one_run_that_is_not_what_it_says_moves_nothing(tables):
+    true = replace(tables, measured_w=np.full(len(tables), np.nan))
+    wrong = replace(true, measured_s=true.measured_s * np.where(np.arange(len(tables)) == 3, 4.0, 1.0))
+    found, misled = fit_scales(true), fit_scales(wrong)
+    for name in ("multiply", "memory"):
+        assert getattr(misled, name) == pytest.approx(getattr(found, name), rel=0.06)
+
+
+def test_scales_of_a_domain_start_from_those_of_the_one_that_it_is_part_of(tables):
+    words = [("", run.network) for run in tables.runs]
+    lone = [str(i) for i in range(len(tables))]
+    nested, _ = left_out(tables, lone, within=words)
+    flat, _ = left_out(tables, lone, within=[run.network for run in tables.runs])
+    off = [float(np.abs(one / tables.measured_s - 1).mean()) for one in (nested, flat)]
+    # four steps of a network alone, or with what those of the other say
+    assert off[0] <= off[1] + 0.005
+
+
 def test_limits_of_different_configurations_tell_the_voltage_too():
     runs = [
         TrainingRun("gpt2", "v100", {"micro_batch": batch, "sequence_tokens": 512, "precision": "fp16",

@@ -41,7 +41,12 @@ LEAST_SHARE = 0.03
 
 
 def fit_scales(
-    tables: RunTables, *, seed: int = 0, only: Iterable[str] | None = None, around: Scales | None = None
+    tables: RunTables,
+    *,
+    seed: int = 0,
+    only: Iterable[str] | None = None,
+    around: Scales | None = None,
+    spread: float = 0.5,
 ) -> Scales:
     """Scales of a stack from measured steps, by differential evolution over all that the steps say something of.
 
@@ -57,6 +62,8 @@ def fit_scales(
         Scales to fit; by default all of `TIMED` and `POWERED` that `unidentified` does not name.
     around : Scales, optional
         What is expected, of steps among which these are; scales that are not fitted stay as they are in it.
+    spread : float
+        How far scales may be from those of `around`, over how far these may be from those of other stacks.
 
     Returns
     -------
@@ -79,12 +86,12 @@ def fit_scales(
         return replace(start, provenance="fitted", rows=len(tables), unknown=unknown)
     places = [SCALES.index(name) for name in names]
     logs = np.array([name in _LOGS for name in names])
-    expected, spread, lowest, highest = np.array([_EXPECTED[name] for name in names]).T
+    expected, width, lowest, highest = np.array([_EXPECTED[name] for name in names]).T
     group, each = _configurations(tables)
     base = vector_of(start)
     if around is not None:
         known = np.where(logs, np.log(np.maximum(base[places], 1e-9)), base[places])
-        expected, spread = np.where(base[places] > 0, np.clip(known, lowest, highest), expected), 0.5 * spread
+        expected, width = np.where(base[places] > 0, np.clip(known, lowest, highest), expected), spread * width
 
     def vectors(x: Floats) -> Floats:
         every = np.tile(base, (len(x), 1))
@@ -96,7 +103,7 @@ def fit_scales(
         time_s, power_w = evaluated(tables, vectors(points))
         total = _cost(np.log(time_s / tables.measured_s), group, each, NOISE, POINT_NOISE)
         total += _cost(np.log(power_w / tables.measured_w), group, each, POWER_NOISE, POWER_NOISE)
-        total += np.sum(((points - expected) / spread) ** 2, axis=1)
+        total += np.sum(((points - expected) / width) ** 2, axis=1)
         return total if x.ndim > 1 else float(total[0])
 
     found = differential_evolution(
@@ -118,7 +125,7 @@ def _configurations(tables: RunTables) -> tuple[npt.NDArray[np.intp], Floats]:
 def _cost(miss: Floats, group: npt.NDArray[np.intp], each: Floats, common: float, single: float) -> Floats:
     """Cost of errors, shape (m, n), of runs that belong to configurations: shape (m,); NaN counts nothing.
 
-    Beyond three times the noise an error counts by its distance alone: some runs are not what they say.
+    Beyond three times the noise an error counts ever less as it grows: some runs are not what they say.
     """
     there = np.isfinite(miss)
     counts = np.stack([np.bincount(group, weights=row, minlength=each.size) for row in there.astype(np.float64)])
@@ -128,7 +135,7 @@ def _cost(miss: Floats, group: npt.NDArray[np.intp], each: Floats, common: float
     apart = np.where(there, filled - mean[:, group], 0.0)
 
     def bent(size: Floats) -> Floats:
-        return np.asarray(np.where(size < 3, size**2, 6 * size - 9))
+        return np.asarray(np.where(size < 3, size**2, 9 + 18 * np.log(np.maximum(size, 3.0) / 3)))
 
     total = bent(np.abs(mean) / common).sum(axis=1) + 0.5 * bent(np.abs(apart) / single).sum(axis=1)
     # configurations of one network are wrong together: ten of them tell as much as some three that are not
@@ -180,7 +187,8 @@ def left_out(
         Group of each run; a lone group is predicted without any fit.
     within : sequence of str, or of several of them, optional
         Runs that a fit may look at for each: those with the same word; all by default. Where a run has several words,
-        from the widest to the narrowest, the scales of each start from those of the one before.
+        from the widest to the narrowest, the scales of each start from those of the one before, and may be half as far
+        from them as those from theirs.
     seed : int
     only : iterable of str, optional
         As for `fit_scales`.
@@ -206,7 +214,11 @@ def left_out(
             mine = np.array([one[: len(domain)] == domain for one in words])
             rest = taken(tables, (names != name) & mine)
             known = len(rest) > 0 and bool(np.isfinite(rest.measured_s).any())
-            fitted[name, *domain] = fit_scales(rest, seed=seed, only=only, around=around) if known else around
+            fitted[name, *domain] = (
+                fit_scales(rest, seed=seed, only=only, around=around, spread=0.5 ** (len(domain) - 1))
+                if known
+                else around
+            )
         return fitted[name, *domain]
 
     for name, domain in dict.fromkeys(zip(names.tolist(), words, strict=True)):
