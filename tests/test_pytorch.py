@@ -219,3 +219,38 @@ def test_the_place_of_a_freed_tensor_is_not_taken_for_it():
     assert len({places.of(torch.empty(256)) for _ in range(200)}) == 200
     kept = torch.empty(4)
     assert places.of(kept) == places.of(kept.view(2, 2))
+
+
+def test_a_programs_own_autocast_is_taken_as_on_a_gpu():
+    class Mixed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+        def forward(self, x):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                y = self.a(x)
+            return self.b(y.float())
+
+    w = jc.workload(Mixed(), torch.empty(8, 64))
+    assert sorted(w.tables["gemm"].words("dtype")) == ["bf16", "fp32"]
+    assert not torch.is_autocast_enabled("cuda")
+
+
+def test_nested_and_sparse_tensors_are_told_of_or_run():
+    nested = torch.nested.nested_tensor([torch.randn(3, 64), torch.randn(5, 64)], layout=torch.jagged)
+    with pytest.raises(jc.errors.InputError, match="nested") as refused:
+        jc.workload(torch.nn.Linear(64, 64), nested)
+    assert "\n" not in str(refused.value)
+
+    class Graph(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(16, 16)
+
+        def forward(self, a, x):
+            return torch.sparse.mm(a, self.linear(x))
+
+    w = jc.workload(Graph(), torch.eye(32).to_sparse(), torch.randn(32, 16))
+    assert w.tables["gemm"]["n"].tolist() == [16.0]
+    assert w.unpriced or "gather" in w.tables

@@ -98,4 +98,5 @@ def _made(place: str) -> Any:
 
 def _told(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {shortened(lines[0] if lines else 'no message', 160)}"
+    hint = "; no GPU is needed: leave tensors on the CPU or on 'meta'" if "CUDA" in str(error) else ""
+    return f"{type(error).__name__}: {shortened(lines[0] if lines else 'no message', 160)}{hint}"

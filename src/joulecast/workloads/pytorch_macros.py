@@ -80,7 +80,8 @@ class Macros(TorchFunctionMode):  # type: ignore[misc]
     ----------
     recorder : Recorder
     autocast : torch.dtype, optional
-        Format that matrix multiplies and convolutions of fp32 tensors are cast to.
+        Format that matrix multiplies and convolutions of fp32 tensors are cast to; within ``torch.autocast("cuda")``
+        that of the program.
     """
 
     def __init__(self, recorder: Recorder, autocast: torch.dtype | None = None) -> None:
@@ -90,8 +91,10 @@ class Macros(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.autocast is not None and (func in _LOWER or func in _HIGHER):
-            args, kwargs = self._autocast(func, args, kwargs)
+        if func in _LOWER or func in _HIGHER:
+            lower = self.autocast or (torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None)
+            if lower is not None:
+                args, kwargs = self._autocast(lower, func, args, kwargs)
         if func is torch.Tensor.__format__ and has_no_data(args[0]) and not args[0].dim():
             return format(self._listed(args[0]), *args[1:])
         if func is torch.Tensor.tolist and has_no_data(args[0]):
@@ -113,8 +116,8 @@ class Macros(TorchFunctionMode):  # type: ignore[misc]
         with self.recorder.pause():
             return value.tolist()
 
-    def _autocast(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        change = (torch.float32, self.autocast) if func in _LOWER else (self.autocast, torch.float32)
+    def _autocast(self, lower: torch.dtype, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        change = (torch.float32, lower) if func in _LOWER else (lower, torch.float32)
 
         def cast(value: Any) -> Any:
             if isinstance(value, torch.Tensor):

@@ -40,6 +40,8 @@ def is_mask(value: torch.Tensor) -> bool:
     """Whether a tensor holds words, or nothing but zeros and numbers that hide."""
     if value.dtype is torch.bool:
         return True
+    if value.layout is not torch.strided:
+        return False
     with _disable_current_modes():
         return value.dtype.is_floating_point and bool(((value == 0) | (value <= _HIDDEN)).all())
 

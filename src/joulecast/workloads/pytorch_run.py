@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 from joulecast.errors import InputError
 from joulecast.workloads.events import Event
@@ -48,6 +49,11 @@ def run_module(
     options: dict[str, Any],
 ) -> Workload:
     """The workload of a module on inputs, by the first way of running it that works."""
+    given = [one for one in tree_flatten([inputs, kwargs])[0] if isinstance(one, torch.Tensor)]
+    if any(one.is_nested for one in given):
+        raise InputError(f"{type(module).__name__} is given a nested tensor, which is not read: pad it")
+    if device == "auto" and any(one.layout is not torch.strided for one in given):
+        device = "cpu"  # sparse tensors are nothing without their data
     ways = {"auto": ("meta", "fake", "cpu"), "meta": ("meta",), "fake": ("fake",), "cpu": ("cpu",)}[device]
     first: BaseException | None = None
     for way in ways:
@@ -55,7 +61,7 @@ def run_module(
             continue
         session = new_session(options)
         try:
-            with _as_asked(module, way, session) as convert, torch.random.fork_rng(devices=[]):
+            with _quiet(), _as_asked(module, way, session) as convert, torch.random.fork_rng(devices=[]):
                 args, named = convert(inputs), convert(kwargs)
                 with session:
                     _step(session, module, args, named, train, loss, optimizer)
@@ -66,6 +72,17 @@ def run_module(
             continue
         return finished(session, options, inputs, kwargs, module)
     raise refused(f"running {type(module).__name__} on the example inputs", first or RuntimeError("no way to run it"))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No log of PyTorch's own of a way that does not work out: what comes of it is told in the end."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was
 
 
 def _step(session: Session, module: Any, args: Any, kwargs: Any, train: bool, loss: Any, optimizer: Any) -> None:

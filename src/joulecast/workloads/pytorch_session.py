@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import threading
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.cuda.amp import common
 from torch.utils import _foreach_utils as foreach
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -95,6 +97,8 @@ class Session:
 
         torch.nn.Module.__call__ = call
         self._stack.callback(setattr, torch.nn.Module, "__call__", original)
+        self._stack.callback(setattr, torch.amp.autocast, "__init__", torch.amp.autocast.__init__)
+        torch.amp.autocast.__init__ = _as_on_a_gpu(torch.amp.autocast.__init__)
         # on a GPU optimizers update many tensors in one kernel
         name = "_get_foreach_kernels_supported_devices"
         supported = getattr(foreach, name)
@@ -248,6 +252,21 @@ class Session:
         event = recorder.write_down("repeat", [], [one for one in given if isinstance(one, torch.Tensor)], made)
         event.repeat = (kept.start, kept.end)
         return tree_unflatten(made, kept.spec)
+
+
+def _as_on_a_gpu(original: Callable[..., None]) -> Callable[..., None]:
+    """`torch.autocast` that takes ``cuda`` at its word where there is none."""
+
+    @functools.wraps(original)
+    def begin(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        kept = (common.amp_definitely_not_available, torch.cuda.is_bf16_supported)
+        common.amp_definitely_not_available, torch.cuda.is_bf16_supported = (lambda: False), (lambda *_: True)
+        try:
+            original(self, device_type, *args, **kwargs)
+        finally:
+            common.amp_definitely_not_available, torch.cuda.is_bf16_supported = kept
+
+    return begin
 
 
 def _multiplies(module: Any) -> bool:

@@ -41,9 +41,9 @@ def convolution_fmt(tensor: Tensor) -> str:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """Tensors in an argument or result: itself, or within lists, tuples and mappings."""
+    """Tensors in an argument or result: itself, or within lists, tuples and mappings; sparse ones are passed over."""
     if isinstance(value, torch.Tensor):
-        return [value]
+        return [value] if value.layout is torch.strided else []
     if isinstance(value, list | tuple):
         return [one for item in value for one in tensors_in(item)]
     if isinstance(value, dict):
