@@ -22,7 +22,8 @@ import numpy as np  # noqa: E402
 from joulecast.calibration.tables import Measured, read_kernel_tables  # noqa: E402
 from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction  # noqa: E402
 from joulecast.gpus import load_gpu  # noqa: E402
-from joulecast.physics.price import half_widths, price, under_limit  # noqa: E402
+from joulecast.physics.price import price  # noqa: E402
+from joulecast.physics.settled import half_widths, under_limit  # noqa: E402
 
 #: Rows that are evaluated at a time, as predictions of kernels do.
 CHUNK = 16_384

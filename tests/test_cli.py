@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import joulecast
 from joulecast.cli import main
 from joulecast.errors import InfeasibleError, InputError
-from joulecast.physics.price import BOUNDS
+from joulecast.physics.settled import BOUNDS
 from joulecast.scenarios.prediction import MemoryNeed
 from predictions import llama, phase
 

@@ -23,7 +23,8 @@ from joulecast.gpus import load_gpu
 from joulecast.kernels.collective import nccl_work
 from joulecast.kernels.gemm import gemm_work
 from joulecast.kernels.work import Conditions
-from joulecast.physics.price import at_clock, price, under_limit
+from joulecast.physics.price import price
+from joulecast.physics.settled import at_clock, under_limit
 from joulecast.physics.timing import message_factor
 from joulecast.workloads.table import op_table
 

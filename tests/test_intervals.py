@@ -37,7 +37,8 @@ from joulecast.coefficients.intervals import (
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import Conditions
-from joulecast.physics.price import half_widths, price, under_limit
+from joulecast.physics.price import price
+from joulecast.physics.settled import half_widths, under_limit
 from joulecast.physics.uncertainty import by_size, widened
 from joulecast.workloads.table import op_table
 

@@ -11,7 +11,8 @@ import pytest
 from joulecast.calibration.tables import Measured
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import Conditions
-from joulecast.physics.price import at_clock, price, under_limit
+from joulecast.physics.price import price
+from joulecast.physics.settled import at_clock, under_limit
 from joulecast.reports import noise as sections
 from joulecast.validation.noise import carriers, floors, repeats
 from joulecast.validation.read import Batch

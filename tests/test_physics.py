@@ -26,7 +26,9 @@ from joulecast.physics.power import (
     static_power_w,
     voltage_ratio,
 )
-from joulecast.physics.price import BOUNDS, at_clock, bound_by, concatenated, module_energy_j, price, take, under_limit
+from joulecast.physics.price import price
+from joulecast.physics.priced import concatenated, take
+from joulecast.physics.settled import BOUNDS, at_clock, bound_by, module_energy_j, under_limit
 from joulecast.physics.throttle import settled_clock_mhz
 from joulecast.physics.timeline import Passes, pass_time_s, queue_finish_s, run_phase
 from joulecast.physics.timing import dram_rate_gb_s, duration_s, measured_s, smooth_maximum

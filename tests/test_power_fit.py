@@ -21,7 +21,8 @@ from joulecast.coefficients.energies import default_power
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.physics.power import OPERAND_ENERGY, core_scale
-from joulecast.physics.price import at_clock, price, under_limit
+from joulecast.physics.price import price
+from joulecast.physics.settled import at_clock, under_limit
 from joulecast.workloads.table import op_table
 
 H200 = load_gpu("h200")

@@ -22,7 +22,8 @@ from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import Conditions
 from joulecast.physics.power import static_power_w
-from joulecast.physics.price import at_clock, price
+from joulecast.physics.price import price
+from joulecast.physics.settled import at_clock
 from joulecast.physics.uncertainty import under_limit_width
 from joulecast.workloads.table import op_table
 

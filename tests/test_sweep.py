@@ -177,7 +177,7 @@ def _llama():
 
 
 def _tiled(priced, rows, n):
-    from joulecast.physics.price import take
+    from joulecast.physics.priced import take
 
     return take(priced, np.tile(np.arange(rows), n))
 

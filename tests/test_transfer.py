@@ -22,7 +22,8 @@ from joulecast.gpus import gpu_names, load_gpu
 from joulecast.gpus.changes import change_gpu
 from joulecast.kernels.work import Conditions, work
 from joulecast.physics.correction import correction_factor, output_head
-from joulecast.physics.price import at_clock, price
+from joulecast.physics.price import price
+from joulecast.physics.settled import at_clock
 from joulecast.physics.timing import duration_s, module_times, parameters_by_row
 from joulecast.workloads.table import op_table
 

@@ -28,7 +28,7 @@ from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
 from joulecast.physics.host import host_cost_us, pass_cost_us
 from joulecast.physics.power import core_scale
-from joulecast.physics.price import at_clock
+from joulecast.physics.settled import at_clock
 from joulecast.reports import whole_runs
 from joulecast.validation import engines, generations, pipeline_meter, pipelines
 from joulecast.validation.passes import slow_hosts

@@ -17,7 +17,7 @@ from joulecast.coefficients import store, transfer
 from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.physics.correction import correction_factor
-from joulecast.physics.price import rough_s
+from joulecast.physics.priced import rough_s
 from joulecast.physics.timing import duration_s, message_factor, module_times, parameters_by_row
 
 Floats = npt.NDArray[np.float64]

@@ -10,7 +10,8 @@ import numpy as np
 from joulecast.coefficients.schema import HostCoefficients, PowerCoefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import Conditions
-from joulecast.physics.price import Priced, price
+from joulecast.physics.price import price
+from joulecast.physics.priced import Priced
 from joulecast.physics.timing import CORE_MODULES, ModuleTimes, dram_rate_gb_s
 from joulecast.workloads.table import OpTable
 

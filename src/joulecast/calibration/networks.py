@@ -17,7 +17,8 @@ from joulecast.kernels.work import Conditions, KernelWork
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import lower
 from joulecast.physics.host import MODULES, operations_started
-from joulecast.physics.price import concatenated, price
+from joulecast.physics.price import price
+from joulecast.physics.priced import concatenated
 from joulecast.physics.timeline import Passes, run_phase
 from joulecast.workloads.catalogue import from_name
 from joulecast.workloads.table import COMMON, OpTable, Workload

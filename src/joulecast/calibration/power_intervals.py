@@ -20,7 +20,8 @@ from joulecast.coefficients import store
 from joulecast.coefficients.intervals import FamilyIntervals, Intervals
 from joulecast.coefficients.transfer import relatives, time_coefficients
 from joulecast.gpus import Gpu, load_gpu
-from joulecast.physics.price import price, under_limit
+from joulecast.physics.price import price
+from joulecast.physics.settled import under_limit
 from joulecast.physics.uncertainty import of_sum
 
 Floats = npt.NDArray[np.float64]

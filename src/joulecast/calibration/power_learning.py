@@ -19,7 +19,9 @@ from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.registry import family_of
 from joulecast.physics.correction import correction_features, feature_names
 from joulecast.physics.power import engine_with, static_power_w
-from joulecast.physics.price import Priced, at_clock, price, under_limit, with_host
+from joulecast.physics.price import price
+from joulecast.physics.priced import Priced
+from joulecast.physics.settled import at_clock, under_limit, with_host
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -17,7 +17,7 @@ from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
 from joulecast.physics.power import static_power_w
-from joulecast.physics.price import at_clock
+from joulecast.physics.settled import at_clock
 from joulecast.scenarios.pricing import prepared
 from joulecast.workloads.catalogue import from_name
 from joulecast.workloads.frames import read_frame

@@ -15,7 +15,8 @@ from joulecast.coefficients import store
 from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction
 from joulecast.coefficients.schema import PowerCoefficients, TimeCoefficients
 from joulecast.physics.power import static_power_w
-from joulecast.physics.price import Priced, at_clock, with_host
+from joulecast.physics.priced import Priced
+from joulecast.physics.settled import at_clock, with_host
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

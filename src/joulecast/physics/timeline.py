@@ -11,7 +11,7 @@ import numpy.typing as npt
 from joulecast.coefficients.schema import PowerCoefficients
 from joulecast.gpus import Gpu
 from joulecast.physics.power import core_scale
-from joulecast.physics.price import Floats, Priced, timed
+from joulecast.physics.priced import Floats, Priced, timed
 from joulecast.physics.throttle import clock_at_limit
 from joulecast.physics.timing import ModuleTimes, duration_s, without_parts
 

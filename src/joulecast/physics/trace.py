@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.gpus import Gpu
-from joulecast.physics.price import Priced
+from joulecast.physics.priced import Priced
 from joulecast.physics.timing import dram_rate_gb_s
 
 Floats = npt.NDArray[np.float64]

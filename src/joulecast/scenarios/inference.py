@@ -19,7 +19,7 @@ from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered, undivided
 from joulecast.physics.operating import state_notes
 from joulecast.physics.power import POWER_MODULES
-from joulecast.physics.price import BOUNDS, bound_by, module_energy_j
+from joulecast.physics.settled import BOUNDS, bound_by, module_energy_j
 from joulecast.physics.timeline import Run, run_phase
 from joulecast.physics.uncertainty import bounds, combined, of_sum, under_limit_width
 from joulecast.scenarios.launched import Launched

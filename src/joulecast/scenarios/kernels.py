@@ -18,7 +18,8 @@ from joulecast.gpus import Gpu, load_gpu
 from joulecast.gpus.state import running_at
 from joulecast.kernels.work import ENGINES, Conditions
 from joulecast.physics.power import static_power_w
-from joulecast.physics.price import BOUNDS, bound_by, half_widths, price, under_limit
+from joulecast.physics.price import price
+from joulecast.physics.settled import BOUNDS, bound_by, half_widths, under_limit
 from joulecast.physics.uncertainty import bounds
 from joulecast.workloads.kinds import kind
 from joulecast.workloads.table import OpTable, length_of, op_table

@@ -20,7 +20,8 @@ from joulecast.lowering.lower import Lowered, lower
 from joulecast.physics.host import faster, host_cost_us, pass_cost_us
 from joulecast.physics.pipeline import largest_stage_share, makespan, waiting_share
 from joulecast.physics.power import static_power_w
-from joulecast.physics.price import Priced, concatenated, price, take
+from joulecast.physics.price import price
+from joulecast.physics.priced import Priced, concatenated, take
 from joulecast.physics.timeline import Passes
 from joulecast.physics.timing import duration_s
 from joulecast.workloads.table import COMMON, OpTable, Workload

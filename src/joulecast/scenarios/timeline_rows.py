@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.physics.power import static_power_w
-from joulecast.physics.price import module_energy_j
+from joulecast.physics.settled import module_energy_j
 from joulecast.physics.timeline import pass_time_s
 from joulecast.physics.trace import DUTY_MODULES, gaps_s, module_duty
 from joulecast.physics.unroll import launch_count, unrolled

@@ -14,7 +14,8 @@ from joulecast.coefficients.transfer import power_coefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.work import Conditions
 from joulecast.physics.power import STALLED_SHARE, core_scale, static_power_w
-from joulecast.physics.price import Priced, price
+from joulecast.physics.price import price
+from joulecast.physics.priced import Priced
 from joulecast.physics.timing import core_share, duration_s
 from joulecast.traces.assign import BYTES, FAMILY, NOTHING, Assignment
 from joulecast.workloads.aten_arguments import OpRow

@@ -13,7 +13,9 @@ from joulecast.coefficients.transfer import time_coefficients
 from joulecast.gpus import Gpu
 from joulecast.kernels.gemm import walked_share
 from joulecast.kernels.work import MATHS, Conditions, KernelWork, resident_share, work
-from joulecast.physics.price import BOUNDS, Priced, bound_by, price_work, under_limit
+from joulecast.physics.price import price_work
+from joulecast.physics.priced import Priced
+from joulecast.physics.settled import BOUNDS, bound_by, under_limit
 from joulecast.tuning.aot.built import Built
 from joulecast.tuning.kernelspec import KernelSpec, Tensor
 

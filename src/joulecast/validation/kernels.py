@@ -19,7 +19,8 @@ from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients
 from joulecast.coefficients.transfer import SIBLING, measured_on_chip, relatives
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.kernels.registry import families
-from joulecast.physics.price import half_widths, price, under_limit
+from joulecast.physics.price import price
+from joulecast.physics.settled import half_widths, under_limit
 from joulecast.validation.knowledge import (
     SHIPPED,
     Knowledge,

@@ -24,7 +24,7 @@ from joulecast.kernels.work import Conditions
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered, lower
 from joulecast.physics.host import host_cost_us, pass_cost_us
-from joulecast.physics.price import concatenated
+from joulecast.physics.priced import concatenated
 from joulecast.physics.timeline import Passes, Run, run_phase
 from joulecast.workloads.table import COMMON, OpTable
 

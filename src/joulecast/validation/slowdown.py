@@ -13,7 +13,8 @@ import numpy.typing as npt
 from joulecast.calibration.power_fit import CAPPED
 from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.gpus import load_gpu
-from joulecast.physics.price import at_clock, price, under_limit, with_host
+from joulecast.physics.price import price
+from joulecast.physics.settled import at_clock, under_limit, with_host
 from joulecast.validation.knowledge import SHIPPED, Knowledge
 from joulecast.validation.summary import TITLES
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from joulecast.coefficients.intervals import load_intervals
 from joulecast.gpus import Gpu
 from joulecast.lowering.execution import Execution
-from joulecast.physics.price import BOUNDS, bound_by
+from joulecast.physics.settled import BOUNDS, bound_by
 from joulecast.physics.timeline import Passes, repeated, run_phases
 from joulecast.physics.uncertainty import bounds, combined, under_limit_width
 from joulecast.scenarios.pricing import Rows, laid_out, nearly_alike

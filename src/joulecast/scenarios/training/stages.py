@@ -14,7 +14,8 @@ from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.recipe import Recipe
 from joulecast.physics.power import static_power_w
-from joulecast.physics.price import module_energy_j, take
+from joulecast.physics.priced import take
+from joulecast.physics.settled import module_energy_j
 from joulecast.physics.timing import duration_s
 from joulecast.scenarios.pricing import prepared
 from joulecast.scenarios.training.layout import Layout

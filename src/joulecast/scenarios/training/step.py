@@ -18,7 +18,7 @@ from joulecast.lowering.lower import undivided
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.training import Step
 from joulecast.physics.power import POWER_MODULES, static_power_w
-from joulecast.physics.price import module_energy_j
+from joulecast.physics.settled import module_energy_j
 from joulecast.physics.timeline import Passes, pass_time_s, run_phase
 from joulecast.physics.uncertainty import bounds, combined, of_sum, under_limit_width
 from joulecast.scenarios.pricing import Rows, passes_of, prepared
