@@ -37,8 +37,9 @@ from joulecast.tuning.exits.inductor import lookup_table  # noqa: E402
 from joulecast.tuning.exits.operators import plan_for, torch_operator  # noqa: E402
 from joulecast.tuning.exits.vllm import write_vllm  # noqa: E402
 from joulecast.tuning.exits.winners import SCHEMA, add_winner, best_for, bucket_of, read_winners  # noqa: E402
+from joulecast.tuning.interpreter import found as found_in  # noqa: E402
 from joulecast.tuning.kernel import tune_kernel  # noqa: E402
-from joulecast.tuning.kernelspec import Tensor  # noqa: E402
+from joulecast.tuning.kernelspec import INTERPRETS, Tensor  # noqa: E402
 from joulecast.tuning.operators import NAMES, operator  # noqa: E402
 from joulecast.tuning.operators.matmul import grouped_waves, rereads_of_tiles  # noqa: E402
 from joulecast.tuning.operators.moe import routed  # noqa: E402
@@ -381,29 +382,22 @@ def test_a_spec_that_does_not_fit_is_refused_in_a_line(changes, says):
     assert "\n" not in str(told.value)
 
 
-SCRIPT = """
-import triton, triton.language as tl
-import joulecast as jc
-
-@triton.jit
-def double(x, y, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + at, 2.0 * tl.load(x + at, mask=at < n), mask=at < n)
-
-spec = jc.kernel_spec(
-    double, space={"BLOCK": [128], "num_warps": [1]}, args={"x": ((1024,), "fp32"), "y": ((1024,), "fp32"), "n": 1024},
-    grid=lambda config: (1024 // config["BLOCK"],), outputs=["y"], reference=lambda given: {"y": 2.0 * given["x"]},
-)
-found = jc.tune(spec, gpu="a100", cache="c.sqlite", workers=1, timeout_s=600)
-print(found.notes[1], found.chosen)
-"""
-
-
-def test_a_script_that_tunes_as_it_runs_is_tested_without_running_all_of_it_again(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "tested against the reference on the CPU {'BLOCK': 128, 'num_warps': 1}\n"
+def test_a_script_that_tunes_as_it_runs_is_tested_without_running_all_of_it_again(monkeypatch, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import joulecast as jc\n"
+        "def double(x): return 2 * x\n"
+        "spec = jc.kernel_spec(double, space={'BLOCK': [1]}, args={}, grid=(1,))\n"
+        "jc.tune(spec, gpu='a100')\n"
+    )
+    monkeypatch.setenv(INTERPRETS, "1")
+    with pytest.raises(InputError, match="put the call under if __name__ == '__main__'"):
+        jc.tune("matmul", gpu="a100")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert found_in("__main__", str(script), "double", sys.path)(3) == 6
+    script.with_name("other.py").write_text("raise ValueError('before anything is defined')\n")
+    with pytest.raises(ValueError, match="before anything"):
+        found_in("__main__", str(script.with_name("other.py")), "double", sys.path)
 
 
 @pytest.mark.parametrize(
