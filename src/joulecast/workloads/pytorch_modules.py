@@ -94,6 +94,8 @@ def module_rows(module: Any, args: Any, kwargs: Any) -> WholeModule | None:
 def _packed(module: Any) -> str:
     """Format of a linear layer with packed weights; empty where it is none."""
     found = PACKED_LINEAR.get(type(module).__name__, "")
+    if type(module).__module__.startswith("transformers.models."):
+        found = ""  # a model's own class that is called so: I-BERT's gives scales beside its result
     if found == "w4a16" and getattr(module, "bits", 4) == 8:
         return "w8a16"
     if found:
