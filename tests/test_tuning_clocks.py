@@ -12,8 +12,9 @@ import textwrap
 import numpy as np
 import pytest
 
+from joulecast.cli import main
 from joulecast.errors import InputError
-from joulecast.meters.clocks import Settings, _started, default_journal
+from joulecast.meters.clocks import Settings, _started, default_journal, left_behind
 from joulecast.meters.device import DeniedError
 from joulecast.meters.simulated import Failings, SimulatedDevice, SimulatedLoad
 from joulecast.meters.window import WindowMeter, WindowSettings
@@ -212,3 +213,19 @@ def test_the_journal_is_the_devices_own(monkeypatch, tmp_path):
     assert default_journal(gpu) == tmp_path / "joulecast" / "clocks-simulated-gpu.json"
     gpu.identity = "GPU-12ab/7"
     assert default_journal(gpu).name == "clocks-gpu-12ab-7.json"
+
+
+def test_doctor_tells_of_clocks_that_are_set(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert left_behind() == []
+    gpu = SimulatedDevice()
+    settings = Settings(gpu)
+    settings.set(1200.0)
+    path = default_journal(gpu)
+    assert left_behind() == [{"device": "simulated GPU", "journal": str(path), "process": os.getpid()}]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "started": "1"}))
+    assert main(["doctor"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "clocks set of simulated GPU, by a search that was killed: the next one with --clocks puts them back" in told
+    settings.restore()
+    assert left_behind() == []

@@ -41,6 +41,8 @@ def add_to(app: typer.Typer) -> None:
 
 def examination() -> dict[str, Any]:
     """What `joulecast doctor --json` prints."""
+    from joulecast.meters.clocks import left_behind
+
     seen, how = gpus_seen()
     return {
         "schema": "joulecast.doctor/1",
@@ -54,6 +56,7 @@ def examination() -> dict[str, Any]:
         "extras": extras(),
         "gpus_seen": seen,
         "gpus_seen_by": how,
+        "clocks_set": left_behind(),
         "coefficients": own_coefficients(),
         "calibrated": calibrated(),
     }
@@ -155,6 +158,7 @@ def _page(found: dict[str, Any]) -> list[Block]:
                 ),
                 ("machine", machine),
                 ("GPUs here", seen or none_seen),
+                *(("clocks set", (_set(one),)) for one in found["clocks_set"]),
             )
         ),
         Heading("extras"),
@@ -169,6 +173,12 @@ def _page(found: dict[str, Any]) -> list[Block]:
     nothing = (("", ("no GPU: every figure comes from data sheets",)),)
     blocks.append(Facts(items, label_width=24) if items else Facts(nothing, label_width=0))
     return blocks
+
+
+def _set(one: dict[str, Any]) -> str:
+    if one["process"] is not None:
+        return f"of {one['device']}, by process {one['process']}"
+    return f"of {one['device']}, by a search that was killed: the next one with --clocks puts them back"
 
 
 def _own(own: dict[str, Any]) -> list[Block]:

@@ -17,11 +17,35 @@ from joulecast.errors import InfeasibleError, InputError
 from joulecast.meters.device import Device
 
 
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")) / "joulecast"
+
+
+def left_behind() -> list[dict[str, Any]]:
+    """Clocks and limits that are set now, by the journals in the user's folder of caches.
+
+    Returns
+    -------
+    list of dict
+        ``device``, ``journal``, and ``process`` where the one that set them still runs, else None.
+    """
+    found = []
+    for path in sorted(_folder().glob("clocks-*.json")):
+        try:
+            held = json.loads(path.read_text())
+        except (OSError, ValueError):
+            held = {}
+        held = held if isinstance(held, dict) else {}
+        process = held.get("process")
+        running = process if _runs(process, held.get("started")) else None
+        found.append({"device": str(held.get("device", path.stem)), "journal": str(path), "process": running})
+    return found
+
+
 def default_journal(device: Device) -> Path:
     """``joulecast/clocks-....json`` under the user's folder of caches, one a device."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     name = re.sub(r"[^A-Za-z0-9]+", "-", str(getattr(device, "identity", device.name))).strip("-").lower()
-    return Path(base) / "joulecast" / f"clocks-{name}.json"
+    return _folder() / f"clocks-{name}.json"
 
 
 class Settings:
