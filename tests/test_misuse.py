@@ -285,12 +285,37 @@ def test_measured_steps_in_another_unit_are_refused(
 @pytest.mark.parametrize(
     ("flag", "value", "needs"),
     [("--lora-rank", "8", "--trainable"), ("--checkpointed-layers", "3", "--checkpointing"),
-     ("--shard-group", "4", "--zero")],
+     ("--shard-group", "4", "--zero"), ("--epochs", "3", "--samples"),
+     ("--node-link", "50", "--gpus beyond a node of 8")],
 )  # fmt: skip
 def test_flags_that_would_change_nothing_are_refused(
     capsys: pytest.CaptureFixture[str], flag: str, value: str, needs: str
 ) -> None:
     assert f"without {needs}" in refused(capsys, "train", MODEL, "--gpu", "a100", "--gpus", "8", flag, value)
+
+
+@pytest.mark.parametrize("flag", ["--single-process", "--gpus-per-node=4"])
+def test_layouts_of_one_gpu_are_none(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    assert "without --gpus of 2 or more" in refused(capsys, "train", MODEL, "--gpu", "a100", flag)
+
+
+def test_a_sweep_refuses_options_that_none_of_its_points_looks_at(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("sweep", MODEL, "--gpu", "a100", "--train", "--with", "lora_rank=4,8", "--with")
+    assert "without --trainable lora" in refused(capsys, *asked, "trainable=all,head")
+    assert main([*asked, "trainable=all,lora"]) == 0
+
+
+@pytest.mark.parametrize("model", ["resnet-50", "google/vit-base-patch16-224"])
+def test_context_parallelism_divides_no_images(model: str) -> None:
+    with pytest.raises(InputError, match="cp=2 divides sequences of tokens"):
+        jc.train(model, "a100", gpus=2, cp=2)
+
+
+@pytest.mark.parametrize("told", ["banana", "8", "8.0.1", "gfx942"])
+def test_a_compute_capability_is_one(told: str) -> None:
+    with pytest.raises(InputError, match=r"such as 8\.0"):
+        jc.load_gpu("a100", {"compute_capability": told})
+    assert jc.load_gpu("a100", {"compute_capability": "8.6"}).compute_capability == "8.6"
 
 
 def test_images_are_counted_as_images(capsys: pytest.CaptureFixture[str]) -> None:

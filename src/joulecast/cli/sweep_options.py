@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.cli import options, with_options
+from joulecast.cli.idle_options import refuse_idle
 from joulecast.errors import InputError, shortened
 
 if TYPE_CHECKING:
@@ -184,7 +185,12 @@ def of_training(
     twice = sorted(set(ours) & set(options_of_training))
     if twice:
         raise InputError(f"--with gives {twice[0]}, which a flag gives too")
+    refuse_idle({name: _several(value) for name, value in {**ours, **options_of_training}.items()})
     return training(source, gpu=gpus, site=site, **ours, **options_of_training)
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _with(texts: Sequence[str] | None) -> dict[str, Any]:

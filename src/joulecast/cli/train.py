@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from joulecast.cli import footprint_options, options
+from joulecast.cli.idle_options import refuse_idle
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.errors import InputError
 from joulecast.workloads.onnx_dims import sized
@@ -196,18 +197,7 @@ def train(
         ),
     }  # fmt: skip
 
-    for flag, given, needs, met in (
-        ("--lora-rank", lora_rank, "--trainable lora", asked["trainable"] == "lora"),
-        ("--checkpointed-layers", checkpointed_layers, "--checkpointing", checkpointing is not None),
-        ("--shard-group", shard_group, "--zero", zero is not None),
-        ("--schedule", schedule, "--pp of 2 or more", (asked["pp"] or 1) > 1),
-        ("--chunks", chunks, "--pp of 2 or more", (asked["pp"] or 1) > 1),
-        ("--sequence-parallel", sequence_parallel or None, "--tp of 2 or more", (asked["tp"] or 1) > 1),
-        ("--schedule interleaved", asked["schedule"] == "interleaved" or None, "--chunks of 2 or more",
-         (asked["chunks"] or 1) > 1),
-    ):  # fmt: skip
-        if given is not None and not met:
-            raise InputError(f"{flag} changes nothing without {needs}")
+    refuse_idle({name: (value,) for name, value in asked.items() if value is not None and name != "site"})
 
     import joulecast as jc
     from joulecast.cli import training_page

@@ -53,6 +53,13 @@ LAYOUT: Mapping[str, Mapping[str, str]] = {
     "voltage": {"points_mv": "voltage_points", "idle_points_w": "idle_points"},
 }
 RATE_TABLES = ("tensor_tflops", "tensor_sparse_tflops", "cuda_tflops")
+CAPABILITIES: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
+    {
+        "nvidia": (re.compile(r"[0-9]{1,2}\.[0-9]", re.ASCII), "8.0"),
+        "amd": (re.compile(r"gfx[0-9]{1,2}[0-9a-f]{2}", re.ASCII), "gfx942"),
+    }
+)
+
 TEXT_FIELDS = ("name", "vendor", "architecture", "compute_capability")
 NAME_LISTS = ("aliases", "shorthand")
 VENDORS = ("nvidia", "amd")
@@ -91,7 +98,7 @@ def read_gpu_file(path: Path) -> Gpu:
     if len(raw) > MAX_FILE_BYTES:
         raise InputError(f"the GPU file {shown} is over {MAX_FILE_BYTES // 1_000_000} MB: that is no GPU description")
     try:
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8-sig")  # some editors begin files with a mark
     except UnicodeDecodeError:
         raise InputError(f"the GPU file {shown} is not UTF-8 text") from None
     try:
@@ -212,6 +219,12 @@ def gpu_from_values(values: Mapping[str, Any]) -> Gpu:
         If a field is missing, out of range or contradicts another.
     """
     check_gpu(values, name=str(values["name"]))
+    shape, example = CAPABILITIES[values["vendor"]]
+    if not shape.fullmatch(values["compute_capability"]):
+        raise InputError(
+            f"compute_capability of a GPU of {values['vendor']} is such as {example}, "
+            f"not {shortened(repr(values['compute_capability']), 40)}"
+        )
     frozen: dict[str, Any] = dict(values)
     for field in GPU_RANGES:
         frozen[field] = float(values[field])

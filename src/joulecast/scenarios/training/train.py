@@ -289,6 +289,8 @@ def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
             )
     if layout.cp > 1:
         length = forward.info.get("prompt_tokens") or forward.info.get("tokens") or 0
+        if not length and forward.info.get("image_size"):
+            raise InputError(f"cp={layout.cp} divides sequences of tokens, and {forward.name} takes images: give cp=1")
         if length and int(length) % layout.cp:
             whole = max(round(int(length) / layout.cp), 1) * layout.cp
             raise InputError(
