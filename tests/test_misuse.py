@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError
 from joulecast.scenarios.timeline import timeline
+from joulecast.traces.read import read_profile
 
 MODEL = "meta-llama/Llama-3.2-1B"
 
@@ -316,6 +319,77 @@ def test_a_compute_capability_is_one(told: str) -> None:
     with pytest.raises(InputError, match=r"such as 8\.0"):
         jc.load_gpu("a100", {"compute_capability": told})
     assert jc.load_gpu("a100", {"compute_capability": "8.6"}).compute_capability == "8.6"
+
+
+_KERNEL = {"ph": "X", "cat": "kernel", "name": "void gemm", "pid": 0, "tid": 7, "ts": 100.0, "dur": 50.0,
+           "args": {"device": 0, "stream": 7, "correlation": 1}}  # fmt: skip
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": [_KERNEL]}))
+    before, link = trace.read_bytes(), tmp_path / "link.json"
+    link.symlink_to(trace)
+    for flag in ("--output", "--perfetto"):
+        for name in (trace, link, tmp_path / "." / "trace.json"):
+            line = refused(capsys, "attribute", str(trace), "--gpu", "a100", flag, str(name))
+            assert f"{flag} would write over" in line
+    line = refused(capsys, "predict", "--trace", str(trace), "--gpu", "a100", "--output", str(trace))
+    assert "would write over" in line
+    assert trace.read_bytes() == before
+
+
+def test_two_answers_of_any_verb_do_not_go_to_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, one = tmp_path / "trace.json", str(tmp_path / "one.json")
+    trace.write_text(json.dumps({"traceEvents": [_KERNEL]}))
+    line = refused(capsys, "attribute", str(trace), "--gpu", "a100", "--perfetto", one, "--output", one)
+    assert "--perfetto and --output name the same file" in line
+    flame, gone = tmp_path / "f.svg", str(tmp_path / "gone" / "p.json")
+    refused(capsys, "attribute", str(trace), "--gpu", "a100", "--flame", str(flame), "--perfetto", gone)
+    assert not flame.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_a_timeline_that_ends_in_gz_is_packed(tmp_path: Path) -> None:
+    trace, packed = tmp_path / "trace.json", tmp_path / "p.json.gz"
+    trace.write_text(json.dumps({"traceEvents": [_KERNEL]}))
+    assert main(["attribute", str(trace), "--gpu", "a100", "--perfetto", str(packed)]) == 0
+    assert json.loads(gzip.decompress(packed.read_bytes()))["traceEvents"]
+
+
+def test_shapes_that_no_memory_holds_are_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = 10**15
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 90, "dur": 5,
+                "args": {"Input Dims": [[size, size], [size, size]], "Input type": ["float", "float"]}}  # fmt: skip
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": [operator]}))
+    assert "nothing can be priced" in refused(capsys, "predict", "--trace", str(trace), "--gpu", "a100")
+
+
+@pytest.mark.parametrize("damage", ["values('x', NULL, 0)", "values(1e300, 9e999, 0)", "values(1, 2, 'x')"])
+def test_damaged_rows_of_an_export_are_left_out_and_told(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "report.sqlite"
+    database = sqlite3.connect(path)
+    database.execute("create table StringIds(id, value)")
+    database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId)")
+    database.execute("insert into StringIds values('x', 'gemm')")
+    database.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values(100, 350, 0)")
+    database.execute(f"insert into CUPTI_ACTIVITY_KIND_KERNEL {damage}")
+    database.commit()
+    database.close()
+    profile = read_profile(path)
+    assert profile.activities.time_s.tolist() == pytest.approx([250e-9])
+    assert "2 damaged rows are left out" in profile.notes
+
+
+def test_an_export_without_times_has_no_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "report.sqlite"
+    database = sqlite3.connect(path)
+    database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL(a)")
+    database.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values(1)")
+    database.commit()
+    database.close()
+    assert "1 damaged row is left out" in refused(capsys, "attribute", str(path), "--gpu", "a100")
 
 
 def test_images_are_counted_as_images(capsys: pytest.CaptureFixture[str]) -> None:

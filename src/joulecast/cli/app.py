@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
+from joulecast.cli.overwriting import guard
+
 #: Modules of this package, each with a function `add_to(app)`, in the order that help shows them.
 VERBS = (
     "predict", "sweep", "tune", "explain", "attribute", "compare", "train",
@@ -30,7 +32,9 @@ def command() -> Any:
     app.callback()(_top)
     for verb in VERBS:
         import_module(f"joulecast.cli.{verb}").add_to(app)
-    return get_command(app)
+    whole = get_command(app)
+    guard(whole)
+    return whole
 
 
 def _top(

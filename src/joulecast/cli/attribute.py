@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from joulecast.cli import options
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.cli.progress import bar
-from joulecast.errors import InputError
+from joulecast.errors import InputError, shortened
 
 if TYPE_CHECKING:
     from joulecast.traces.attribution import Attribution
@@ -53,6 +54,7 @@ def attribute(
     joulecast attribute trace.json.gz --gpu a100-sxm-40gb --by layer
     """
     form = chosen_format(json, csv, output)
+    _check_pictures(flame, perfetto)
     options.use_coefficients(coefficients)
     group = options.one_of("--by", by, GROUPS) or "operator"
     shown = options.whole("--top", top, minimum=0, example="12") or 0
@@ -92,6 +94,18 @@ def _reconciled(found: Attribution, path: Path, interval_s: float | None) -> tup
     return reconcile(found, read_power_log(path, interval_s=interval_s))
 
 
+def _check_pictures(flame: Path | None, perfetto: Path | None) -> None:
+    from joulecast.reports.files import check_writable
+    from joulecast.reports.flame import check_flame
+
+    if flame is not None:
+        check_flame(flame)
+    if perfetto is not None:
+        check_writable(perfetto)
+        if not perfetto.name.lower().endswith((".json", ".json.gz")):
+            raise InputError(f"can't write a trace to {shortened(perfetto)}: end it in .json or .json.gz")
+
+
 def _pictures(found: Attribution, flame: Path | None, perfetto: Path | None) -> None:
     if flame is not None:
         from joulecast.reports.flame import write_flame
@@ -103,4 +117,5 @@ def _pictures(found: Attribution, flame: Path | None, perfetto: Path | None) -> 
         from joulecast.cli.attribute_page import timeline_bytes
         from joulecast.reports.files import write_atomic
 
-        write_atomic(perfetto, timeline_bytes(found))
+        written = timeline_bytes(found)
+        write_atomic(perfetto, gzip.compress(written, 6, mtime=0) if perfetto.suffix.lower() == ".gz" else written)

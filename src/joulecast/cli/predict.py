@@ -137,9 +137,6 @@ def predict(
         start=start,
     )  # fmt: skip
     over_time = timelines.asked(timeline, timeline_passes, timeline_phase, meter_ms)
-    files = [one.resolve() for one in (output, None if over_time is None else over_time.file) if one is not None]
-    if len(set(files)) < len(files):
-        raise InputError(f"--timeline and --output name the same file: {shortened(files[0])}")
     asked = _given(model)
     what = _source(source, trace, module, asked)
     workload, outcomes = _outcomes(what, names, points, asked, _given(run))

@@ -48,11 +48,22 @@ def write_flame(path: Path, stacks: Mapping[tuple[str, ...], float], *, title: s
     InputError
         For another ending, or where there is nothing to draw.
     """
-    ending = path.suffix.lower()
-    if ending not in (".svg", ".html", ".htm"):
-        raise InputError(f"can't draw a flame graph to {shortened(path)}: end it in .svg or .html")
+    check_flame(path)
     picture = svg(stacks, title=title, unit=unit)
-    files.write_atomic(path, picture if ending == ".svg" else _page(picture, title))
+    files.write_atomic(path, picture if path.suffix.lower() == ".svg" else _page(picture, title))
+
+
+def check_flame(path: Path) -> None:
+    """Refuse a file that no flame graph can be written to, before it is worked out.
+
+    Raises
+    ------
+    InputError
+        For an ending that is neither ``.svg`` nor ``.html``, or where it can't be written.
+    """
+    if path.suffix.lower() not in (".svg", ".html", ".htm"):
+        raise InputError(f"can't draw a flame graph to {shortened(path)}: end it in .svg or .html")
+    files.check_writable(path)
 
 
 def svg(stacks: Mapping[tuple[str, ...], float], *, title: str, unit: str) -> str:

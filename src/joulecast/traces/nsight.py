@@ -52,7 +52,13 @@ _SPELLED = {"fp16": "c10::Half", "bf16": "c10::BFloat16", "fp64": "double"}
 
 #: PyTorch's NVTX ranges of operators: ``aten::mm, seq = 7, sizes = [[8, 4], [4, 2]]``.
 _SIZES = re.compile(r"sizes = (\[[\[\], \d]*\])")
-_SEQUENCE = re.compile(r"seq = (\d+)")
+_SEQUENCE = re.compile(r"seq = (\d{1,18})\b")
+
+#: Columns that hold words; all others hold whole numbers.
+_WORDS = frozenset(("value", "text", "name"))
+
+#: What an activity can't be without.
+_SPAN = ("start", "end")
 
 
 def read_nsight(path: str | Path, progress: Progress | None = None) -> Profile:
@@ -97,7 +103,7 @@ def _opened(path: Path, name: str) -> Iterator[sqlite3.Connection]:
 
 class _Reader:
     def __init__(self, database: sqlite3.Connection, name: str) -> None:
-        self.database, self.source = database, name
+        self.database, self.source, self.damaged = database, name, 0
         rows = database.execute("select name from sqlite_master where type = 'table'")
         self.tables = {str(row[0]) for row in rows}
         if not self.tables & {"StringIds", "TARGET_INFO_SYSTEM_ENV", "CUPTI_ACTIVITY_KIND_KERNEL"}:
@@ -112,7 +118,7 @@ class _Reader:
         self.signature_of: list[Signature] = []
 
     def profile(self, progress: Progress) -> Profile:
-        for code, value in self._rows("StringIds", "id", "value"):
+        for code, value in self._rows("StringIds", "id", "value", needed=("id",)):
             self.texts[int(code)] = str(value)
         gpu = Table(
             name="q", category="q", device="q", stream="q", start="d", time="d", correlation="q",
@@ -138,6 +144,9 @@ class _Reader:
                 f"{whole:,} CUDA graphs were traced as wholes: their kernels can't be told apart (nsys profile "
                 "--cuda-graph-trace=node)"
             )
+        devices, unix_s = self._devices(), self._unix(origin)
+        if self.damaged:
+            notes.insert(0, f"{self.damaged:,} damaged row{'s are' if self.damaged > 1 else ' is'} left out")
         return Profile(
             source=self.source,
             format="nsight",
@@ -145,19 +154,31 @@ class _Reader:
             activities=activities,
             operators=operators,
             signatures=tuple(self.signature_of),
-            devices=self._devices(),
+            devices=devices,
             origin_s=origin * 1e-9,
-            unix_origin_s=self._unix(origin),
+            unix_origin_s=unix_s,
             notes=tuple(notes),
         )
 
-    def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table; columns that it lacks, and the table itself where it lacks, are None and nothing."""
+    def _rows(self, table: str, *columns: str, needed: tuple[str, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """Rows of a table; columns that it lacks, and the table itself where it lacks, are None and nothing.
+
+        Rows that lack what is `needed`, or whose numbers are none, are damaged: they are counted and left out.
+        """
         if table not in self.tables:
             return
         have = {str(row[1]) for row in self.database.execute(f'pragma table_info("{table}")')}
         wanted = ", ".join(f'"{column}"' if column in have else "null" for column in columns)
-        cursor = self.database.execute(f'select {wanted} from "{table}"')  # names are ours
+        whole = [f"typeof(\"{column}\") = 'integer'" for column in needed if column in have]
+        whole += ["0" for column in needed if column not in have]
+        whole += [
+            f"typeof(\"{column}\") in ('integer', 'null')"
+            for column in columns
+            if column in have and column not in needed and column not in _WORDS
+        ]
+        sound = " and ".join(whole) or "1"  # names are ours
+        self.damaged += int(self.database.execute(f'select count(*) from "{table}" where not ({sound})').fetchone()[0])
+        cursor = self.database.execute(f'select {wanted} from "{table}" where {sound}')
         while rows := cursor.fetchmany(_CHUNK):
             yield from rows
 
@@ -170,7 +191,7 @@ class _Reader:
             "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
         )  # fmt: skip
         for start, end, device, stream, correlation, full, short, *shape in self._rows(
-            "CUPTI_ACTIVITY_KIND_KERNEL", *columns
+            "CUPTI_ACTIVITY_KIND_KERNEL", *columns, needed=_SPAN
         ):
             name = self._text(full) or self._text(short) or "(unnamed kernel)"
             sizes = [float("nan") if one is None else float(one) for one in shape]
@@ -186,7 +207,7 @@ class _Reader:
             ("CUPTI_ACTIVITY_KIND_MEMCPY", COPY, "copyKind"),
             ("CUPTI_ACTIVITY_KIND_MEMSET", SET, "memKind"),
         ):
-            for start, end, device, stream, correlation, moved, kind in self._rows(table, *shared, extra):
+            for start, end, device, stream, correlation, moved, kind in self._rows(table, *shared, extra, needed=_SPAN):
                 name = f"Memcpy {_COPY_KINDS.get(kind, '')}".strip() if category == COPY else "Memset"
                 gpu.add(
                     self.names.code(name), category, device or 0, stream or 0, start, max(end - start, 0),
@@ -198,7 +219,13 @@ class _Reader:
         name, nothing = self.names.code("CUDA graph"), [float("nan")] * 7
         before = len(gpu)
         for start, end, device, stream, correlation in self._rows(
-            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "start", "end", "deviceId", "streamId", "correlationId"
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            needed=_SPAN,
         ):
             at = -1 if correlation is None else correlation
             gpu.add(name, KERNEL, device or 0, stream or 0, start, max(end - start, 0), at, *nothing)
@@ -206,7 +233,7 @@ class _Reader:
 
     def _ranges(self, host: Table) -> None:
         for start, end, kind, text, code, thread in self._rows(
-            "NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "globalTid"
+            "NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "globalTid", needed=("start",)
         ):
             if end is None or (kind is not None and kind not in _RANGES):
                 continue
@@ -284,7 +311,7 @@ class _Reader:
         operator = np.full(len(order), -1, dtype=np.int64)
         calls = Table(correlation="q", thread="q", at="d")
         for correlation, thread, start in self._rows(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", "correlationId", "globalTid", "start"
+            "CUPTI_ACTIVITY_KIND_RUNTIME", "correlationId", "globalTid", "start", needed=("start",)
         ):
             if correlation is not None:
                 calls.add(correlation, self.threads.code(str(thread)), start)
@@ -334,5 +361,8 @@ def _shapes(text: str) -> tuple[Any, ...]:
     """``[[8, 4], [], [4]]`` as tuples."""
     import json
 
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
     return tuple(tuple(one) if isinstance(one, list) and all(isinstance(i, int) for i in one) else () for one in value)

@@ -39,6 +39,9 @@ from joulecast.workloads.aten_entries import (
 )
 from joulecast.workloads.profile import Signature
 
+#: A tensor of more elements is in no memory: what was recorded is damaged.
+MOST_ELEMENTS = 2.0**48
+
 
 @lru_cache(maxsize=65536)
 def _rows(name: str, key: _Key, ranks: int) -> tuple[OpRow, ...]:
@@ -46,7 +49,10 @@ def _rows(name: str, key: _Key, ranks: int) -> tuple[OpRow, ...]:
     if entry is None:
         return ()
     try:
-        return tuple(row for row in entry(Arguments(key.signature, ranks)) if _positive(row))
+        arguments = Arguments(key.signature, ranks)
+        if any(element_count(dims) > MOST_ELEMENTS for dims, _ in arguments.tensors()):
+            return ()
+        return tuple(row for row in entry(arguments) if _positive(row))
     except (LackingError, IndexError, TypeError, ValueError, ZeroDivisionError):
         return ()
 
