@@ -1,7 +1,7 @@
 """Which model types of the installed transformers build without weights and can be recorded: the share, and why not.
 
     python benchmarks/transformers_coverage.py --slice 0/8 --output coverage.0.jsonl
-    python benchmarks/transformers_coverage.py --summary coverage.*.jsonl
+    python benchmarks/transformers_coverage.py --summary coverage.*.jsonl [--write]
 
 Each type is taken at its default config, and where that can't be run at one of four layers with what the default
 leaves open filled in. A type counts if its model is built and run on inputs made for it, and its operations can be
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 import time
@@ -190,7 +191,7 @@ def _examined(model_type: str, config: Any) -> dict[str, Any]:
     return found
 
 
-def summary(paths: list[str]) -> int:
+def summary(paths: list[str], write: bool = False) -> int:
     """Print the share of types that were recorded, and the others with their reasons."""
     rows = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
     rows = [row for row in {row["type"]: row for row in rows}.values() if row["type"] not in _SERIES]
@@ -208,7 +209,56 @@ def summary(paths: list[str]) -> int:
     for row in sorted(rows, key=lambda one: one["type"]):
         if row["stage"] != "done":
             print(f"{row['type']:40s} {row['stage']:8s} {row.get('error', '')[:150]}")
+    if write:
+        write_page(rows)
     return 0
+
+
+#: Where the list of failures stands, and what it stands between.
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "pytorch.md"
+_MARKS = ("<!-- types that can't be recorded -->", "<!-- end of types -->")
+_LIBRARY = re.compile(r"requires the (\w+) library")
+_PLAIN = re.compile(r"^(?:InputError: )?(?:(?:building|running) \w+(?: on inputs made for it)? failed: )?")
+
+
+def reasons(rows: list[dict[str, Any]]) -> str:
+    """A list of the types that were not recorded, by what they lack, as the documentation has it."""
+    failed = sorted((row for row in rows if row["stage"] != "done"), key=lambda row: row["type"])
+    libraries: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {"build": [], "trace": [], "predict": []}
+    for row in failed:
+        found = _LIBRARY.search(row.get("error", ""))
+        if found:
+            libraries.setdefault(found[1], []).append(row["type"])
+            continue
+        text = " ".join(_PLAIN.sub("", row.get("error", "")).split())
+        others[row["stage"]].append(f"| `{row['type']}` | {_cell(text)} |")
+    done = len(rows) - len(failed)
+    whole = len(model_types())
+    gone = "" if len(rows) >= whole else f" of {whole:,} that were gone through"
+    lines = [f"{done} of {len(rows)} types{gone} of text, vision, audio and multimodal models of the "
+             f"installed transformers are built, recorded and priced ({100 * done / len(rows):.1f} %)."]  # fmt: skip
+    if libraries:
+        named = "; ".join(f"{name}: {', '.join(f'`{one}`' for one in types)}" for name, types in libraries.items())
+        lines += ["", f"Can't be built without a further library: {named}."]
+    for stage, what in (("build", "can't be built at their defaults"), ("trace", "refuse the inputs made for them"),
+                        ("predict", "can't be priced")):  # fmt: skip
+        if others[stage]:
+            lines += ["", f"| {what} | PyTorch's or transformers' words |", "|---|---|", *others[stage]]
+    return "\n".join(lines)
+
+
+def _cell(text: str, limit: int = 110) -> str:
+    short = text if len(text) <= limit else text[: limit - 1] + "…"
+    return short.replace("|", "\\|").replace("<", "&lt;")
+
+
+def write_page(rows: list[dict[str, Any]]) -> None:
+    """Put the list into the documentation."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(_MARKS[0])
+    _, after = rest.split(_MARKS[1])
+    PAGE.write_text(f"{before}{_MARKS[0]}\n\n{reasons(rows)}\n\n{_MARKS[1]}{after}", encoding="utf-8")
 
 
 def main() -> int:
@@ -220,9 +270,10 @@ def main() -> int:
     parser.add_argument("--output", default="", help="a file of JSON lines; types in it are not examined again")
     parser.add_argument("--again", action="store_true", help="examine again what failed")
     parser.add_argument("--summary", nargs="*", help="files to sum up")
+    parser.add_argument("--write", action="store_true", help="with --summary: put the list into the documentation")
     given = parser.parse_args()
     if given.summary is not None:
-        return summary(given.summary)
+        return summary(given.summary, given.write)
     part, parts = (int(one) for one in given.slice.split("/"))
     types = given.types.split(",") if given.types else model_types()[part::parts]
     known = set()
