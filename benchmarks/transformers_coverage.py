@@ -235,7 +235,7 @@ def reasons(rows: list[dict[str, Any]]) -> str:
         others[row["stage"]].append(f"| `{row['type']}` | {_cell(text)} |")
     done = len(rows) - len(failed)
     whole = len(model_types())
-    gone = "" if len(rows) >= whole else f" of {whole:,} that were gone through"
+    gone = "" if len(rows) >= whole else f" gone through so far, of {whole:,},"
     lines = [f"{done} of {len(rows)} types{gone} of text, vision, audio and multimodal models of the "
              f"installed transformers are built, recorded and priced ({100 * done / len(rows):.1f} %)."]  # fmt: skip
     if libraries:
