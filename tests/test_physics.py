@@ -23,6 +23,8 @@ from joulecast.physics.power import (
     core_scale,
     energy_parts_j,
     mean_power_w,
+    spin_w,
+    spinning_power_w,
     static_power_w,
     voltage_ratio,
 )
@@ -279,6 +281,26 @@ def test_a_gpu_that_waits_for_its_host_draws_static_power_then():
     assert run.idle_j == pytest.approx(float(static_power_w(900.0, A100, one.power)) * run.idle_s)
     busy_j = float((one_power := at_clock(one, 900.0))[0] @ one_power[1])
     assert run.energy_j == pytest.approx(run.idle_j + busy_j)
+
+
+@given(gpus, st.floats(0.2, 1.0))
+def test_a_gpu_that_waits_for_another_one_draws_between_static_power_and_that_of_busy_sms(gpu, share):
+    power = default_power(gpu)
+    clock = max(share * gpu.clock_max_mhz, gpu.clock_min_mhz)
+    static_w, waiting_w = (float(one(clock, gpu, power)) for one in (static_power_w, spinning_power_w))
+    drive = float(core_scale(clock, gpu, power)) * clock / gpu.rate_clock_mhz
+    assert static_w < waiting_w <= static_w + power.active_w * drive * (1 + 1e-12)
+    assert waiting_w <= float(spinning_power_w(gpu.clock_max_mhz, gpu, power))
+
+
+def test_waiting_for_other_gpus_adds_its_power_for_its_time_alone():
+    one = priced_gemms(m=(64,))
+    plain = passes_of(one, host_s=1.0, count=1, repeats=1)
+    idle, spun = (run_phase(dataclasses.replace(plain, spinning_s=s), 900.0, math.inf) for s in (0.0, 0.25))
+    drive = float(core_scale(900.0, A100, one.power)) * 900.0 / A100.rate_clock_mhz
+    assert spun.time_s == idle.time_s
+    assert spun.energy_j - idle.energy_j == pytest.approx(0.25 * spin_w(A100, one.power) * drive)
+    assert spun.idle_j - idle.idle_j == pytest.approx(spun.energy_j - idle.energy_j)
 
 
 def test_a_phase_settles_where_its_mean_power_meets_the_limit():

@@ -8,7 +8,10 @@ import pytest
 
 import joulecast as jc
 from joulecast.cli import main
+from joulecast.coefficients.training import Scales
+from joulecast.coefficients.transfer import power_coefficients
 from joulecast.errors import InputError
+from joulecast.physics.power import spinning_power_w
 
 JOB = {"micro_batch": 4, "sequence_tokens": 512, "precision": "bf16", "gpus": 4, "pp": 4, "accumulate": 32}
 
@@ -22,6 +25,27 @@ def test_stages_of_one_clock_take_the_time_of_the_slowest_and_once_the_others(pl
     fastest = plans.uniform[-1]
     each = [float(stage.time_s[-1]) for stage in plans.stages]
     assert fastest.time_s == pytest.approx(32 * max(each) + sum(each) - max(each))
+
+
+def test_stages_take_the_micro_batches_of_a_step_the_sums_of_gradients_among_them():
+    asked, at = {**JOB, "launch_mode": "cuda_graph"}, 20
+    plans = jc.stage_clocks("gpt2-xl", "a100", **asked)
+    step = jc.train("gpt2-xl", "a100", **asked, clock_mhz=float(plans.clocks_mhz[at]), scales=Scales())
+    assert not step.throttled
+    computed_s = 4 / 32 * (step.parts_s["forward"] + step.parts_s["backward"])
+    assert sum(float(stage.time_s[at]) for stage in plans.stages) == pytest.approx(computed_s, rel=0.01)
+    # what a step has beside: the update, and activations that are sent
+    assert plans.uniform[at].time_s == pytest.approx(step.step_time_s - step.parts_s["optimizer"], rel=0.03)
+    assert plans.uniform[at].energy_j == pytest.approx(step.step_energy_j, rel=0.05)
+
+
+def test_a_stage_that_waits_draws_what_spinning_takes_at_its_clock(plans):
+    clock, gpu = float(plans.clocks_mhz[0]), jc.load_gpu("a100")
+    waiting_w = float(spinning_power_w(clock, gpu, power_coefficients(gpu)))
+    slowest = plans.uniform[0]
+    worked_j = 32 * sum(float(stage.energy_j[0]) for stage in plans.stages)
+    waited_s = sum(slowest.time_s - 32 * float(stage.time_s[0]) for stage in plans.stages)
+    assert slowest.energy_j - worked_j == pytest.approx(waiting_w * waited_s)
 
 
 def test_a_slower_clock_never_speeds_a_stage_up(plans):

@@ -90,6 +90,32 @@ def test_the_bubble_is_the_published_share(stages, count):
     assert chunked.parts_s["bubble"] < job.parts_s["bubble"]
 
 
+@pytest.mark.parametrize("more", [{"pp": 4, "accumulate": 4}, {"node_link_gb_s": 1.0, "gpus_per_node": 1}])
+def test_a_gpu_draws_more_while_it_waits_for_others_than_for_its_input_and_less_than_at_work(more):
+    asked = {"micro_batch": 4, "sequence_tokens": 1024, "precision": "bf16", "gpus": 4, "clock_mhz": 1100, **more}
+    job = jc.train("gpt2-medium", "a100", **asked)
+    late = jc.train("gpt2-medium", "a100", **asked, input_samples_per_s=0.25 * job.global_batch / job.step_time_s)
+    assert not job.throttled
+    waited_s = job.parts_s["bubble"] + job.parts_s["communication"]
+    assert waited_s > 0.2 * job.step_time_s
+    # the same work and the same waits for others in four times the time, and nothing else in the rest of it
+    idle_w = (late.step_energy_j - job.step_energy_j) / 4 / (late.step_time_s - job.step_time_s)
+    assert late.parts_s["input"] == pytest.approx(late.step_time_s - job.step_time_s)
+    waiting_w = job.modules["waiting"] / 4 / waited_s
+    working_w = (job.step_energy_j - job.modules["waiting"]) / 4 / (job.step_time_s - waited_s)
+    assert 1.2 * idle_w < waiting_w < working_w
+
+
+def test_a_bubble_at_a_lower_clock_draws_less():
+    jobs = [
+        jc.train("gpt2-medium", "a100", micro_batch=4, sequence_tokens=1024, precision="bf16", gpus=4, pp=4,
+                 accumulate=4, clock_mhz=mhz)
+        for mhz in (800, 1100, 1400)
+    ]  # fmt: skip
+    slow, middle, fast = (job.modules["waiting"] / job.parts_s["bubble"] for job in jobs)
+    assert slow < middle < fast
+
+
 def test_a_slower_clock_never_speeds_a_step_up_and_a_cap_is_kept():
     clocks = [jc.train("bert-large-uncased", "a100", micro_batch=16, sequence_tokens=256, clock_mhz=c)
               for c in (705, 1005, 1410)]  # fmt: skip

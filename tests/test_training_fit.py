@@ -79,6 +79,16 @@ def test_a_tabulated_step_is_what_train_predicts_for_any_scales_and_limit():
         assert power_w[i] == pytest.approx(run.power_w, rel=0.03)
 
 
+def test_a_tabulated_pipeline_draws_what_train_says_while_it_waits():
+    options = {"micro_batch": 4, "sequence_tokens": 512, "precision": "bf16", "gpus": 4, "pp": 4, "accumulate": 4}
+    tables, _ = tabulated([TrainingRun("gpt2", "a100-sxm-40gb", options, 1.0, 1.0, "gpt2")])
+    run = jc.train("gpt2", "a100-sxm-40gb", **options, scales=Scales())
+    assert run.parts_s["bubble"] > 0.2 * run.step_time_s
+    time_s, power_w = figures(tables, Scales())
+    assert time_s[0] == pytest.approx(run.step_time_s, rel=0.01)
+    assert power_w[0] == pytest.approx(run.power_w, rel=0.01)
+
+
 def test_classes_that_steps_do_not_have_are_told_and_left_alone(tables):
     blind = unidentified(tables)
     assert "convolution" in blind

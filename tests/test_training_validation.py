@@ -9,9 +9,21 @@ import joulecast as jc
 from joulecast.calibration.step_tables import tabulated
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
+from joulecast.coefficients.transfer import power_coefficients
+from joulecast.gpus import load_gpu
+from joulecast.physics.power import SPIN_W_PER_SM, spinning_power_w
 from joulecast.validation.runs import ScoredRun
 from joulecast.validation.training import PROTOCOLS, holds_training, training_tables
-from joulecast.validation.training_pipelines import Curve, _Rank, at_clocks, at_highest, pipeline_s, waiting_power_w
+from joulecast.validation.training_pipelines import (
+    Curve,
+    _Rank,
+    at_clocks,
+    at_highest,
+    pipeline_s,
+    ranks_by_gpu,
+    spin_w_per_sm,
+    waiting_power_w,
+)
 from joulecast.validation.training_power import (
     NODE_W,
     _host_and_energy,
@@ -52,7 +64,21 @@ def _rank(rank: int, share: float, power_w: float, clock_mhz: float, plan: int =
 def test_power_of_waiting_is_told_by_ranks_that_compute_unlike_shares():
     # 300 W at work and 110 W waiting, in whatever shares
     ranks = [_rank(i, share, 300.0 * share + 110.0 * (1 - share), 1410.0) for i, share in enumerate((0.6, 0.7, 0.9))]
-    assert waiting_power_w(ranks) == pytest.approx(110.0)
+    assert waiting_power_w({"one": ranks}) == pytest.approx(110.0)
+    # a model that draws less at work and computes less of the time says nothing else of waiting
+    others = [_rank(i, share, 250.0 * share + 110.0 * (1 - share), 1410.0) for i, share in enumerate((0.4, 0.5))]
+    assert waiting_power_w({"one": ranks, "other": others}) == pytest.approx(110.0)
+
+
+def test_what_ships_for_waiting_is_within_a_quarter_of_each_gpu_that_tells_it(data_dir):
+    models = ranks_by_gpu(data_dir / "training")
+    each = {gpu: spin_w_per_sm(gpu, found) for gpu, found in models.items()}
+    assert np.exp(np.mean(np.log(list(each.values())))) == pytest.approx(SPIN_W_PER_SM, rel=0.15)
+    for gpu, found in models.items():
+        described = load_gpu(gpu)
+        told_w = waiting_power_w({name: at_highest(ranks) for name, ranks in found.items()})
+        waiting_w = spinning_power_w(described.clock_max_mhz, described, power_coefficients(described))
+        assert float(waiting_w) == pytest.approx(told_w, rel=0.25)
 
 
 def test_highest_plans_are_those_that_hold_no_rank_back():

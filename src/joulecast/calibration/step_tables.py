@@ -13,6 +13,7 @@ from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
 from joulecast.errors import JoulecastError
 from joulecast.gpus import load_gpu
+from joulecast.physics.power import spin_w
 from joulecast.physics.timeline import pass_time_s
 from joulecast.scenarios.training.question import forward_pass, told_apart
 from joulecast.scenarios.training.scales import CLASSES
@@ -43,14 +44,14 @@ class RunTables:
     Attributes
     ----------
     runs : tuple of TrainingRun
-    class_s, other_s, host_s, repeats, exchange_s, waiting_s, copying_s
+    class_s, other_s, host_s, repeats, exchange_s, waiting_s, bubble_s, copying_s
         As in `joulecast.scenarios.training.step.PassTable`, shapes (n, k, p, c), (n, k, p), (n, p), (n, p), (n, k),
-        (n, k) and (n,).
+        (n, k), (n, k) and (n,).
     holding_s : ndarray, shape (n, k)
     clock_mhz : ndarray, shape (n, k)
         Rising to the clock asked for; a single one is that which the step settles at. [MHz]
     core_j, dram_j : ndarray, shape (n,)
-    top_mhz, rate_mhz, limit_w, idle_w, clocked_w, active_w, exponent, floor, knee : ndarray, shape (n,)
+    top_mhz, rate_mhz, limit_w, idle_w, clocked_w, active_w, spin_w, exponent, floor, knee : ndarray, shape (n,)
         Of the GPU.
     own_voltage : ndarray, shape (n, k)
         Voltage ratios of GPUs whose voltages are known; NaN for others.
@@ -65,6 +66,7 @@ class RunTables:
     repeats: Floats
     exchange_s: Floats
     waiting_s: Floats
+    bubble_s: Floats
     copying_s: Floats
     holding_s: Floats
     clock_mhz: Floats
@@ -76,6 +78,7 @@ class RunTables:
     idle_w: Floats
     clocked_w: Floats
     active_w: Floats
+    spin_w: Floats
     exponent: Floats
     floor: Floats
     knee: Floats
@@ -179,13 +182,15 @@ def _joined(runs: Sequence[TrainingRun], found: Sequence[Sequence[PassTable]]) -
               for run, gpu in zip(runs, gpus, strict=True)]  # fmt: skip
     return RunTables(
         runs=tuple(runs), class_s=class_s, other_s=other_s, host_s=host_s, repeats=repeats,
-        exchange_s=each("exchange_s"), waiting_s=each("waiting_s"), copying_s=once("copying_s"),
+        exchange_s=each("exchange_s"), waiting_s=each("waiting_s"), bubble_s=each("bubble_s"),
+        copying_s=once("copying_s"),
         holding_s=each("holding_s"), clock_mhz=clock_mhz,
         core_j=once("core_j"), dram_j=once("dram_j"),
         top_mhz=np.array([gpu.clock_max_mhz for gpu in gpus], dtype=np.float64),
         rate_mhz=np.array([gpu.rate_clock_mhz for gpu in gpus], dtype=np.float64),
         limit_w=np.array(limits, dtype=np.float64) * power("limit_share"),
         idle_w=power("idle_w"), clocked_w=power("clocked_w"), active_w=power("active_w"),
+        spin_w=np.array([spin_w(gpu, steps[0].power) for gpu, steps in zip(gpus, found, strict=True)], np.float64),
         exponent=power("voltage_exponent"), floor=power("voltage_floor"), knee=power("voltage_knee"), own_voltage=own,
         measured_s=np.array([run.step_time_s or np.nan for run in runs], dtype=np.float64),
         measured_w=np.array([run.power_w or np.nan for run in runs], dtype=np.float64),
@@ -211,7 +216,7 @@ def figures(tables: RunTables, scales: Scales) -> tuple[Floats, Floats]:
 
 
 def power_over_clock(tables: RunTables, scales: Scales) -> tuple[Floats, Floats, Floats]:
-    """Time, mean power, and power of waiting of each step at each of its clocks, whatever the limit. [s, W, W]
+    """Time, mean power, and power of waiting for other GPUs, of each step at each of its clocks. [s, W, W]
 
     Returns
     -------
@@ -250,7 +255,8 @@ def _over_clock(tables: RunTables, scales: Floats) -> tuple[Floats, Floats, Floa
     passes = np.sum(repeats * pass_time_s(gpu_s, host_s), axis=-1)
     plain_gpu = tables.class_s.sum(axis=-1) + tables.other_s
     plain = np.sum(repeats * pass_time_s(plain_gpu, tables.host_s[:, None]), axis=-1)
-    time_s = passes + tables.exchange_s * scale("communication") + tables.waiting_s * passes / plain
+    exchange_s = tables.exchange_s * scale("communication")
+    time_s = passes + exchange_s + tables.waiting_s * passes / plain
     time_s = time_s + tables.copying_s[:, None] * scale("copying")
     holding_s = tables.holding_s * np.sum(repeats * gpu_s, axis=-1) / np.sum(repeats * plain_gpu, axis=-1)
     energy, static = scale("energy"), scale("static")
@@ -259,8 +265,10 @@ def _over_clock(tables: RunTables, scales: Floats) -> tuple[Floats, Floats, Floa
     work_j = (
         tables.active_w[:, None] * drive * holding_s + tables.core_j[:, None] * core + tables.dram_j[:, None]
     ) * energy
-    waiting_w = static * (tables.idle_w[:, None] + tables.clocked_w[:, None] * drive)
-    return time_s, waiting_w + work_j / time_s, waiting_w
+    static_w = static * (tables.idle_w[:, None] + tables.clocked_w[:, None] * drive)
+    spin = tables.spin_w[:, None] * drive
+    work_j = work_j + spin * (exchange_s + tables.bubble_s * passes / plain)
+    return time_s, static_w + work_j / time_s, static_w + spin
 
 
 def _core_scale(tables: RunTables, floor: Any, knee: Any) -> Floats:

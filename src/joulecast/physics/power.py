@@ -35,6 +35,15 @@ OPERAND_ENERGY = {
     "not_applicable": 1.0,
 }
 
+#: What waiting for another GPU adds, for each SM of the GPU at its rate clock. The blocks of an exchange (a receive in
+#: a pipeline, a sum of gradients) ask for what is to come again and again: SMs, caches and schedulers stay awake, which
+#: goes with V^2 f. A GPU that waits for its host or its input has no block and draws static power alone. [W]
+#:
+#: Told by stages of pipelines that compute unlike shares of an iteration (Perseus, SOSP 2024): 0.64 on A100 PCIe, 0.35
+#: on A40, and their geometric mean ships. The waiting power of either is 20 % off by the other's number, and without
+#: any 26 % (A40) and 49 % (A100) too low. ``benchmarks/waiting_power.py`` finds it, beside other measures than the SM.
+SPIN_W_PER_SM = 0.47
+
 #: Where energy goes, in the order of `energy_parts_j`.
 POWER_MODULES = ("tensor core", "CUDA core", "special functions", "shared memory", "L2", "DRAM", "active SMs", "static")
 
@@ -133,6 +142,17 @@ def static_power_w(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats
     """Power of the clocked GPU with nothing running, ``idle + clocked * V^2 f``. [W]"""
     drive = core_scale(clock_mhz, gpu, power) * np.asarray(clock_mhz) / gpu.rate_clock_mhz
     return np.asarray(power.idle_w + power.clocked_w * drive)
+
+
+def spin_w(gpu: Gpu, power: PowerCoefficients) -> float:
+    """What waiting for another GPU adds to static power at the rate clock: at most SMs that all hold blocks. [W]"""
+    return min(SPIN_W_PER_SM * gpu.sm_count, power.active_w)
+
+
+def spinning_power_w(clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:
+    """Power of a GPU that waits for another one inside an exchange: static power, and `spin_w` by V^2 f. [W]"""
+    drive = core_scale(clock_mhz, gpu, power) * np.asarray(clock_mhz) / gpu.rate_clock_mhz
+    return np.asarray(power.idle_w + (power.clocked_w + spin_w(gpu, power)) * drive)
 
 
 def energy_parts_j(energy: WorkEnergy, time_s: Floats, clock_mhz: Any, gpu: Gpu, power: PowerCoefficients) -> Floats:

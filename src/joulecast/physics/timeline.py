@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from joulecast.coefficients.schema import PowerCoefficients
 from joulecast.gpus import Gpu
-from joulecast.physics.power import core_scale
+from joulecast.physics.power import core_scale, spin_w
 from joulecast.physics.priced import Floats, Priced, timed
 from joulecast.physics.throttle import clock_at_limit
 from joulecast.physics.timing import ModuleTimes, duration_s, without_parts
@@ -38,6 +38,8 @@ class Passes:
         Time the host needs to start everything of one pass. [s]
     phase_of : ndarray of int, shape (p,), optional
         Which phase each pass belongs to, 0 to q - 1, none empty; all to one where it is not given.
+    spinning_s : float
+        Part of each phase's time in which no operation runs and the GPU waits for another one. [s]
     """
 
     priced: Priced
@@ -46,6 +48,7 @@ class Passes:
     repeats: Floats
     host_s: Floats
     phase_of: npt.NDArray[np.intp] | None = None
+    spinning_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ def repeated(passes: Passes, phases: npt.NDArray[np.intp]) -> tuple[Passes, npt.
         repeats=passes.repeats[its_passes],
         host_s=passes.host_s[its_passes],
         phase_of=np.repeat(np.arange(phases.size), passes_each),
+        spinning_s=passes.spinning_s,
     )
     return again, rows
 
@@ -246,6 +250,7 @@ class _Ready:
     phase_of: npt.NDArray[np.intp]
     core_j: Floats
     dram_j: Floats
+    spin_j: float
 
 
 def _ready(passes: Passes, phases: int) -> _Ready:
@@ -264,6 +269,7 @@ def _ready(passes: Passes, phases: int) -> _Ready:
         phase_of=phase_of,
         core_j=_summed(of_row, runs * priced.energy.core_total_j, phases),
         dram_j=_summed(of_row, runs * priced.energy.dram_j, phases),
+        spin_j=spin_w(priced.gpu, priced.power) * passes.spinning_s,
     )
 
 
@@ -310,15 +316,16 @@ def _evaluated(ready: _Ready, clock_mhz: Floats, throttled: npt.NDArray[np.bool_
     total_gpu_s = _summed(by_phase, ready.repeats * gpu_s, phases)
     active_j = power.active_w * drive * _summed(by_phase, ready.repeats * holding_s, phases)
     idle_s = np.maximum(time_s - total_gpu_s, 0.0)
+    spin_j = ready.spin_j * drive
     return Runs(
         clock_mhz=clock_mhz,
         throttled=np.zeros(phases, dtype=np.bool_) if throttled is None else throttled,
         time_s=time_s,
-        energy_j=static_w * time_s + active_j + ready.core_j * scale + ready.dram_j,
+        energy_j=static_w * time_s + spin_j + active_j + ready.core_j * scale + ready.dram_j,
         gpu_s=total_gpu_s,
         host_s=_summed(by_phase, ready.repeats * ready.host_s, phases),
         idle_s=idle_s,
-        idle_j=static_w * idle_s,
+        idle_j=static_w * idle_s + spin_j,
         excess=np.zeros(phases),
         kernel_s=kernel_s,
     )

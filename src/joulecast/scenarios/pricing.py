@@ -19,7 +19,7 @@ from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import Lowered, lower
 from joulecast.physics.host import faster, host_cost_us, pass_cost_us
 from joulecast.physics.pipeline import largest_stage_share, makespan, waiting_share
-from joulecast.physics.power import static_power_w
+from joulecast.physics.power import spinning_power_w
 from joulecast.physics.price import price
 from joulecast.physics.priced import Priced, concatenated, take
 from joulecast.physics.timeline import Passes
@@ -238,7 +238,8 @@ def laid_out(execution: Execution, rows: Rows, runs: Any, time_s: Any, energy_j:
     power = rows.priced.power
     spans = makespan(runs, execution.pp, execution.microbatches, rows.largest_stage)
     waits = np.maximum(spans * execution.pp - execution.microbatches, 0.0)
-    waiting_j = static_power_w(clock_mhz, rows.priced.gpu, power) * time_s * waits * execution.alike
+    # a stage that waits for another spins in its receive
+    waiting_j = spinning_power_w(clock_mhz, rows.priced.gpu, power) * time_s * waits * execution.alike
     worked_j = np.asarray(energy_j) * (execution.microbatches * execution.alike)
     share = waiting_share(spans, execution.pp, execution.microbatches)
     return LaidOut(np.asarray(time_s * spans), worked_j + waiting_j, np.asarray(waiting_j), share)

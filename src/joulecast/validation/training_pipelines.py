@@ -16,7 +16,9 @@ from joulecast.calibration.step_tables import POWERED, RunTables, figures, power
 from joulecast.calibration.training import fit_scales
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
+from joulecast.coefficients.transfer import power_coefficients
 from joulecast.gpus import load_gpu
+from joulecast.physics.power import core_scale, static_power_w
 from joulecast.validation.runs import ScoredRun
 
 Floats = npt.NDArray[np.float64]
@@ -114,35 +116,33 @@ def score_pipelines(folder: Path, tell: Tell) -> list[ScoredRun]:
     """Time, energy and power of pipeline jobs over those at the highest clocks and limits, and power itself.
 
     What each rank computes, and what an iteration takes beside its pipeline (the update, sums of gradients), is
-    measured once, at the highest clocks. What waiting draws, and scales of energy and voltage of a GPU, are fitted on
+    measured once, at the highest clocks. What waiting adds, and scales of energy and voltage of a GPU, are fitted on
     the other models of it.
     """
-    ranks = _read(folder / "perseus_pipeline_iterations.parquet")
-    by_gpu: dict[str, dict[str, list[_Rank]]] = defaultdict(dict)
-    for (gpu, model), found in ranks.items():
-        by_gpu[gpu][model] = found
+    by_gpu = ranks_by_gpu(folder)
     out: list[ScoredRun] = []
     for done, (gpu, models) in enumerate(by_gpu.items()):
         tell(f"{gpu} pipelines", done / len(by_gpu))
         stages = _Stages(gpu, models)
         for model in models:
             others = {name: found for name, found in models.items() if name != model}
-            waiting_w = waiting_power_w([one for found in others.values() for one in at_highest(found)])
-            scales = _fitted(stages, others, waiting_w)
-            curves = [stages.curve(model, last, scales, waiting_w) for last in (False, True)]
+            stages.spin(spin_w_per_sm(gpu, others))
+            scales = _fitted(stages, others)
+            curves = [stages.curve(model, last, scales) for last in (False, True)]
             out += _scored(gpu, model, models[model], curves, scales.limit_share)
     return out
 
 
-def _read(path: Path) -> dict[tuple[str, str], list[_Rank]]:
+def ranks_by_gpu(folder: Path) -> dict[str, dict[str, list[_Rank]]]:
+    """Measured ranks of each model, by GPU."""
     import polars as pl
 
-    found: dict[tuple[str, str], list[_Rank]] = defaultdict(list)
-    for row in pl.read_parquet(path).iter_rows(named=True):
+    found: dict[str, dict[str, list[_Rank]]] = defaultdict(lambda: defaultdict(list))
+    for row in pl.read_parquet(folder / "perseus_pipeline_iterations.parquet").iter_rows(named=True):
         if row["model"] not in _MODELS:
             continue
         computing = (row["fwd_busy_time_per_iter_s"] or np.nan) + (row["bwd_busy_time_per_iter_s"] or np.nan)
-        found[_GPUS[row["gpu"]], row["model"]].append(
+        found[_GPUS[row["gpu"]]][row["model"]].append(
             _Rank(
                 (row["experiment"], row["scheme"], row["control_mode"], row["plan_index"]), row["rank"],
                 row["sm_clock_mean_MHz"], row["power_limit_mean_W"], row["iter_time_s"], row["rank_iter_energy_J"],
@@ -169,21 +169,21 @@ class _Stages:
                 runs.append(TrainingRun(shape, gpu, options, 1.0, 1.0, f"{model}, last {last}"))
                 self.known.append((model, last))
         self.tables, refused = tabulated(runs)
+        self.sm_count = load_gpu(gpu).sm_count
         if refused:
             raise ValueError("; ".join(refused))
 
-    def curve(self, model: str, last: bool, scales: Scales, waiting_w: float) -> Curve:
+    def spin(self, each_w: float) -> None:
+        """Waiting for a neighbour adds so much for each SM, in place of what ships. [W]"""
+        self.tables = replace(self.tables, spin_w=np.full(len(self.tables), each_w * self.sm_count))
+
+    def curve(self, model: str, last: bool, scales: Scales) -> Curve:
         """A stage over clocks.
 
-        A GPU that waits for its neighbour asks the link again and again: that goes with its clock and voltage as all
-        that computes.
+        Scales are fitted to what computes and leave waiting as it is: they can't tell static power from work.
         """
         row = self.known.index((model, last))
-        plain = _curve(self.tables, row, Scales())
-        idle_w = float(self.tables.idle_w[row])
-        drive = (plain.waiting_w - idle_w) / (plain.waiting_w[-1] - idle_w)
-        asking_w = max(waiting_w - float(plain.waiting_w[-1]), 0.0) * drive
-        return replace(_curve(self.tables, row, scales), waiting_w=plain.waiting_w + asking_w)
+        return replace(_curve(self.tables, row, scales), waiting_w=_curve(self.tables, row, Scales()).waiting_w)
 
 
 def _stage(source: Mapping[str, Any], pipelines: int, ranks: Sequence[_Rank], last: bool) -> dict[str, Any]:
@@ -198,11 +198,29 @@ def _curve(tables: RunTables, row: int, scales: Scales) -> Curve:
     return Curve(tables.clock_mhz[row], time_s[0], busy_w[0], waiting_w[0])
 
 
-def waiting_power_w(ranks: Sequence[_Rank]) -> float:
-    """Power of a GPU that waits for other stages, from ranks that compute unlike shares of an iteration. [W]"""
-    told = [one for one in ranks if np.isfinite(one.share)]
-    share, power_w = np.array([one.share for one in told]), np.array([one.power_w for one in told])
-    return float(np.linalg.lstsq(np.stack([share, 1.0 - share], axis=1), power_w, rcond=None)[0][1])
+def waiting_power_w(models: Mapping[str, Sequence[_Rank]]) -> float:
+    """Power of a GPU that waits for other stages, from ranks that compute unlike shares of an iteration. [W]
+
+    Each model draws a power of its own while it computes.
+    """
+    told = [(place, one) for place, ranks in enumerate(models.values()) for one in ranks if np.isfinite(one.share)]
+    rows, power_w = np.zeros((len(told), len(models) + 1)), np.array([one.power_w for _, one in told])
+    for row, (place, one) in zip(rows, told, strict=True):
+        row[place], row[-1] = one.share, 1.0 - one.share
+    return float(np.linalg.lstsq(rows, power_w, rcond=None)[0][-1])
+
+
+def spin_w_per_sm(gpu: str, models: Mapping[str, Sequence[_Rank]]) -> float:
+    """What waiting for another stage adds to static power at the highest clock, for each SM. [W]
+
+    Held against `joulecast.physics.power.SPIN_W_PER_SM`.
+    """
+    described = load_gpu(gpu)
+    power, top_mhz = power_coefficients(described), described.clock_max_mhz
+    static_w = float(static_power_w(top_mhz, described, power))
+    drive = float(core_scale(top_mhz, described, power)) * top_mhz / described.rate_clock_mhz
+    waiting_w = waiting_power_w({name: at_highest(ranks) for name, ranks in models.items()})
+    return max(waiting_w - static_w, 0.0) / drive / described.sm_count
 
 
 #: Scales of energy and voltage, and of what moves memory, which no clock of the core changes.
@@ -212,14 +230,14 @@ _SCALES = (*POWERED, "memory")
 _TURNS = 2
 
 
-def _fitted(stages: _Stages, models: Mapping[str, list[_Rank]], waiting_w: float) -> Scales:
+def _fitted(stages: _Stages, models: Mapping[str, list[_Rank]]) -> Scales:
     """Scales that fit ranks of some models while they compute, at their clocks and limits."""
     runs = []
     for model, ranks in models.items():
         whole_s = _highest(ranks)
         for one in ranks:
             if one.rank in whole_s and one.share >= 0.7:
-                curve = stages.curve(model, one.last, Scales(), waiting_w)
+                curve = stages.curve(model, one.last, Scales())
                 waits_w = curve.at_clock(one.clock_mhz or np.inf)[2]
                 power_w = (one.power_w - (1.0 - one.share) * waits_w) / one.share
                 runs.append((one, stages.known.index((model, one.last)), one.computing_s / whole_s[one.rank], power_w))

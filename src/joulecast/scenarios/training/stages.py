@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,13 @@ from joulecast.errors import InputError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.recipe import Recipe
-from joulecast.physics.power import static_power_w
+from joulecast.physics.power import spinning_power_w
 from joulecast.physics.priced import take
 from joulecast.physics.settled import module_energy_j
 from joulecast.physics.timing import duration_s
 from joulecast.scenarios.pricing import prepared
 from joulecast.scenarios.training.layout import Layout
-from joulecast.scenarios.training.step import rows_before_layers
+from joulecast.scenarios.training.step import OF_WEIGHTS, rows_before_layers
 from joulecast.scenarios.training.train import like_layers, one_micro_batch
 from joulecast.workloads.table import Workload
 
@@ -39,8 +39,8 @@ class StageCurve:
     layers : float
         Layers of the stage.
     time_s, energy_j : ndarray, shape (c,)
-        Forward and backward pass of one micro-batch on one GPU of the stage; energy beyond what is drawn by a clocked
-        GPU that waits is in it. [s, J]
+        Forward and backward pass of one micro-batch on one GPU of the stage, its gradients added to those before it,
+        and all that the GPU draws the while. [s, J]
     """
 
     layers: float
@@ -149,32 +149,34 @@ def stage_plans(
     split = layers_by_stage or tuple([layers // stages] * stages)
     if len(split) != stages or sum(split) != layers or min(split) < 1:
         raise InputError(f"{layers} layers on {stages} stages: give layers_by_stage as {stages} numbers that add up")
-    step = one_micro_batch(forward, recipe, layout, attention == "eager")
+    step = one_micro_batch(forward, replace(recipe, accumulate=micro_batches), layout, attention == "eager")
     execution = Execution(launch_mode, attention, "pytorch", tp=layout.tp, ep=layout.ep)
     lowered, rows = prepared(step.workload, described, execution, exclude)
     names = [one.phase for one in lowered.workload.passes]
     in_step = np.array([name in ("forward", "recompute", "backward") for name in names])[rows.pass_id]
     inner = np.array(["*" in name for name in lowered.workload.layers])[rows.layer]
+    body = inner | np.array([name in OF_WEIGHTS for name in lowered.workload.layers])[rows.layer]
     first = rows_before_layers(rows.layer, rows.pass_id, inner)
     clocks = _clocks(described)
-    body, head, tail = (_curve(rows, mask & in_step, clocks) for mask in (inner, first & ~inner, ~first & ~inner))
+    masks = (body, first & ~body, ~first & ~body)
+    layers_curve, head, tail = (_curve(rows, mask & in_step, clocks) for mask in masks)
     curves = []
     for at, count in enumerate(split):
         share = count / layers
-        time_s, energy_j = body[0] * share, body[1] * share
+        time_s, energy_j = layers_curve[0] * share, layers_curve[1] * share
         for edge, curve in ((0, head), (stages - 1, tail)):
             if at == edge:
                 time_s, energy_j = time_s + curve[0], energy_j + curve[1]
         curves.append(StageCurve(float(count), time_s, energy_j))
-    static_w = np.array([float(static_power_w(clock, described, rows.priced.power)) for clock in clocks])
+    waiting_w = spinning_power_w(clocks, described, rows.priced.power)
     uniform = tuple(
-        _plan(curves, [at] * stages, clocks, static_w, micro_batches, layout.tp) for at in range(clocks.size)
+        _plan(curves, [at] * stages, clocks, waiting_w, micro_batches, layout.tp) for at in range(clocks.size)
     )
     fastest = max(float(curve.time_s[-1]) for curve in curves)
     planned = []
     for slower in np.geomspace(1.0, SLOWEST, _PLANS):
-        places = [_cheapest(curve, fastest * slower, static_w) for curve in curves]
-        planned.append(_plan(curves, places, clocks, static_w, micro_batches, layout.tp))
+        places = [_cheapest(curve, fastest * slower, waiting_w) for curve in curves]
+        planned.append(_plan(curves, places, clocks, waiting_w, micro_batches, layout.tp))
     return StagePlans(clocks, tuple(curves), uniform, tuple(planned))
 
 
@@ -198,15 +200,15 @@ def _curve(rows: Any, mask: npt.NDArray[np.bool_], clocks: Floats) -> tuple[Floa
     return times, energies
 
 
-def _cheapest(curve: StageCurve, time_s: float, static_w: Floats) -> int:
+def _cheapest(curve: StageCurve, time_s: float, waiting_w: Floats) -> int:
     """Clock at which a stage takes the least energy within a time, what it draws while it waits among it."""
-    total = curve.energy_j + static_w * np.maximum(time_s - curve.time_s, 0.0)
+    total = curve.energy_j + waiting_w * np.maximum(time_s - curve.time_s, 0.0)
     total = np.where(curve.time_s <= time_s * (1 + 1e-9), total, np.inf)
     return int(np.argmin(total))
 
 
 def _plan(
-    curves: list[StageCurve], places: list[int], clocks: Floats, static_w: Floats, micro_batches: int, tp: int
+    curves: list[StageCurve], places: list[int], clocks: Floats, waiting_w: Floats, micro_batches: int, tp: int
 ) -> StagePlan:
     """An iteration with each stage at its clock: m of the slowest, and once through the others."""
     each = np.array([curve.time_s[at] for curve, at in zip(curves, places, strict=True)])
@@ -214,5 +216,5 @@ def _plan(
     energy_j = 0.0
     for curve, at, busy in zip(curves, places, each, strict=True):
         waits = time_s - micro_batches * float(busy)
-        energy_j += micro_batches * float(curve.energy_j[at]) + float(static_w[at]) * waits
+        energy_j += micro_batches * float(curve.energy_j[at]) + float(waiting_w[at]) * waits
     return StagePlan(tuple(float(clocks[at]) for at in places), time_s, energy_j * tp)

@@ -17,7 +17,7 @@ from joulecast.lowering.execution import Execution
 from joulecast.lowering.lower import undivided
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.training import Step
-from joulecast.physics.power import POWER_MODULES, static_power_w
+from joulecast.physics.power import POWER_MODULES, spinning_power_w, static_power_w
 from joulecast.physics.settled import module_energy_j
 from joulecast.physics.timeline import Passes, pass_time_s, run_phase
 from joulecast.physics.uncertainty import bounds, combined, of_sum, under_limit_width
@@ -35,8 +35,8 @@ _EXCHANGE_SPREAD = 0.5
 #: sums up what reaches each weight. Fitted on steps of small networks that wait for their host (torchvision's).
 AUTOGRAD = 2.0
 
-#: Layers that are of all weights, those of each stage among them.
-_OF_WEIGHTS = ("weights.cast", "gradients.sum")
+#: Layers that are of all weights: each stage of a pipeline has its share.
+OF_WEIGHTS = ("weights.cast", "gradients.sum")
 
 #: What a process that drives several GPUs adds to its host's time of a forward pass, over that time: for the second of
 #: them, and for each further one. It makes a copy of each module for each GPU, and threads start kernels one at a time.
@@ -63,6 +63,8 @@ class PassTable:
         How often each pass runs in a step.
     exchange_s, waiting_s : float
         Exchanges that nothing hides, and other waiting. [s]
+    bubble_s : float
+        Part of `waiting_s` that is for other stages of a pipeline. [s]
     copying_s : float
         Batches copied in while nothing else runs. [s]
     core_j, dram_j : float
@@ -81,6 +83,7 @@ class PassTable:
     repeats: Floats
     exchange_s: float
     waiting_s: float
+    bubble_s: float
     copying_s: float
     core_j: float
     dram_j: float
@@ -201,12 +204,12 @@ def run_step(
     passes = replace(passes, count=passes.count * scale[passes.pass_of], host_s=host_s, repeats=often)
     inner = np.array(["*" in name for name in lowered.workload.layers])[rows.layer]
     staged = np.array([name != "optimizer" for name in names])[rows.pass_id]
-    staged &= np.array([name not in _OF_WEIGHTS for name in lowered.workload.layers])[rows.layer]
+    staged &= np.array([name not in OF_WEIGHTS for name in lowered.workload.layers])[rows.layer]
     first = rows_before_layers(rows.layer, rows.pass_id, inner)
     exchange = Exchanges(step, recipe, layout, gpu, scales.communication)
     waits = Waits()
     for _ in range(_TURNS):
-        run = run_phase(_with_wait(passes, waits.total), clock_mhz, limit_w)
+        run = run_phase(_with_wait(passes, waits), clock_mhz, limit_w)
         times = _pass_times(passes, run.kernel_s)
         spread = _uneven(passes, run.kernel_s * staged, inner, first, layout.pp)
         each = dict(zip(names, times.tolist(), strict=True))
@@ -220,10 +223,11 @@ def run_step(
     module_j = (module_energy_j(rows.priced, run.kernel_s, run.clock_mhz) * runs).sum(axis=1)
     sent_j = exchange.dram_bytes * rows.priced.power.dram_pj * 1e-12
     static_w = float(static_power_w(run.clock_mhz, gpu, rows.priced.power))
-    busy_s = float(runs @ run.kernel_s)
+    spinning_w = float(spinning_power_w(run.clock_mhz, gpu, rows.priced.power))
+    idle_s = max(time_s - float(runs @ run.kernel_s) - waits.spinning, 0.0)
     modules = dict(zip(POWER_MODULES, module_j.tolist(), strict=True))
     modules["exchanges"] = sent_j
-    modules["waiting"] = static_w * max(time_s - busy_s, 0.0)
+    modules["waiting"] = spinning_w * waits.spinning + static_w * idle_s
     energy_j = sum(modules.values())
     by_pass = np.bincount(passes.pass_of, weights=module_energy_j(rows.priced, run.kernel_s, run.clock_mhz).sum(axis=0)
                           * passes.count, minlength=len(names))  # fmt: skip
@@ -274,6 +278,7 @@ def run_step(
             repeats=passes.repeats,
             exchange_s=waits.communication,
             waiting_s=waits.bubble + waits.input,
+            bubble_s=waits.bubble,
             copying_s=waits.copying,
             core_j=float(runs @ rows.priced.energy.core_total_j),
             dram_j=float(runs @ rows.priced.energy.dram_j) + sent_j,
@@ -302,9 +307,14 @@ def _share(phase: str, layout: Layout) -> float:
     return 1.0 / layout.pp / shards
 
 
-def _with_wait(passes: Passes, wait_s: float) -> Passes:
+def _with_wait(passes: Passes, waits: Waits) -> Passes:
     """The passes, and one more in which the GPU waits."""
-    return replace(passes, repeats=np.append(passes.repeats, 1.0), host_s=np.append(passes.host_s, wait_s))
+    return replace(
+        passes,
+        repeats=np.append(passes.repeats, 1.0),
+        host_s=np.append(passes.host_s, waits.total),
+        spinning_s=waits.spinning,
+    )
 
 
 def _pass_times(passes: Passes, kernel_s: Floats) -> Floats:

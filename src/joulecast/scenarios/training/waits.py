@@ -39,6 +39,11 @@ class Waits:
     copying: float = 0.0
 
     @property
+    def spinning(self) -> float:
+        """In which it waits for other GPUs inside an exchange, and not for its host. [s]"""
+        return self.communication + self.bubble
+
+    @property
     def total(self) -> float:
         """All of it. [s]"""
         return self.communication + self.bubble + self.input + self.copying
