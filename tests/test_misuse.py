@@ -15,6 +15,7 @@ from joulecast.cli import main
 from joulecast.errors import InputError
 from joulecast.scenarios.timeline import timeline
 from joulecast.traces.read import read_profile
+from joulecast.validation.serving_files import read_results
 
 MODEL = "meta-llama/Llama-3.2-1B"
 
@@ -390,6 +391,23 @@ def test_an_export_without_times_has_no_kernels(tmp_path: Path, capsys: pytest.C
     database.commit()
     database.close()
     assert "1 damaged row is left out" in refused(capsys, "attribute", str(path), "--gpu", "a100")
+
+
+def test_a_folder_without_coefficients_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "readme.txt").write_text("nothing here")
+    line = refused(capsys, "predict", MODEL, "--gpu", "a100", "--coefficients", str(tmp_path))
+    assert "holds no coefficient file" in line
+    with pytest.raises(InputError, match="holds no coefficient file"):
+        jc.use_coefficients(tmp_path)
+
+
+def test_measured_figures_that_cannot_be_are_told(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    figures = {"completed": 10, "duration": -1.0, "total_input_tokens": 1000, "total_output_tokens": 1000}
+    told = {"model_id": MODEL, "seed": -1, "request_rate": float("inf"), "max_concurrency": 1}
+    result.write_text(json.dumps({**told, **figures, "mean_ttft_ms": float("nan"), "mean_tpot_ms": 5.0}))
+    (found,) = read_results(result)
+    assert found.notes[-1] == "left out, for they can't be: duration = -1, mean_ttft_ms = nan"
 
 
 def test_images_are_counted_as_images(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,9 @@ def use_coefficients(folder: str | PathLike[str] | None) -> tuple[str, ...]:
         raise InputError(f"coefficients are in a folder by name, not in {shortened(repr(folder), 40)}")
     path = places.checked(Path(folder), "coefficients")
     names = places.gpus_in(path)
+    if not names and not any((path / name).is_file() for name in (places.TRAINING, places.INTERVALS, places.ENGINES)):
+        shown = shortened(path)
+        raise InputError(f"{shown} holds no coefficient file: joulecast calibrate TABLE --out {shown} writes them")
     with places.chosen(path):
         store.load.cache_clear()
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, shortened
 from joulecast.workloads.files import named, parse_json, read_bytes, text_of
 
 #: Metrics in the order they are shown: name, unit, definition.
@@ -125,11 +125,28 @@ def _result(source: str, value: Any) -> ServingResult:
                 found = reader(source, value)
                 if not found.measured:
                     raise InputError(f"{source}: a result of {found.tool} without a figure in it")
+                impossible = _impossible(value)
+                if impossible:
+                    told = f"left out, for they can't be: {', '.join(impossible)}"
+                    found = replace(found, notes=(*found.notes, told))
                 return _with_power(found, value)
     raise InputError(
         f"{source} is no result of a serving benchmark that is known: vLLM (bench serve, latency, throughput), SGLang "
         "(bench_serving, bench_one_batch) and TensorRT-LLM (trtllm-bench reports) are read"
     )
+
+
+#: Parts of the names of figures that are above zero, or zero.
+_FIGURES = ("duration", "latency", "throughput", "_ms", "tokens", "completed", "power")
+
+
+def _impossible(values: Mapping[str, Any]) -> list[str]:
+    """Figures that are below zero, infinite or none."""
+    return [
+        f"{shortened(name, 40)} = {value:g}"
+        for name, value in values.items()
+        if isinstance(value, int | float) and any(part in name for part in _FIGURES) and _number(float(value)) is None
+    ]
 
 
 def _number(value: Any) -> float | None:
