@@ -39,8 +39,8 @@ OPERAND_ENERGY = {
 #: a pipeline, a sum of gradients) ask for what is to come again and again: SMs, caches and schedulers stay awake, which
 #: goes with V^2 f. A GPU that waits for its host or its input has no block and draws static power alone. [W]
 #:
-#: Told by stages of pipelines that compute unlike shares of an iteration (Perseus, SOSP 2024): 0.64 on A100 PCIe, 0.35
-#: on A40, and their geometric mean ships. The waiting power of either is 20 % off by the other's number, and without
+#: Told by stages of pipelines that compute unlike shares of an iteration (Perseus, SOSP 2024): 0.64 on A100 PCIe, 0.34
+#: on A40, and their geometric mean ships. The waiting power of either is 22 % off by the other's number, and without
 #: any 26 % (A40) and 49 % (A100) too low. ``benchmarks/waiting_power.py`` finds it, beside other measures than the SM.
 SPIN_W_PER_SM = 0.47
 

@@ -16,8 +16,9 @@ from joulecast.calibration.training_fit import learning_curve
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
 from joulecast.validation.runs import ScoredRun, run_table
-from joulecast.validation.training_pipelines import score_pipelines, score_stage_clocks
+from joulecast.validation.training_pipelines import score_pipelines
 from joulecast.validation.training_power import score_keras, score_memory, score_node_power
+from joulecast.validation.training_stage_clocks import score_stage_clocks
 from joulecast.validation.training_tables import SOURCES, torchvision
 
 Floats = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Pipelines that train under clock plans and power limits, and stages at locked clocks (Perseus, SOSP 2024)."""
+"""Pipelines that train under clock plans and power limits (Perseus, SOSP 2024)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from joulecast.validation.runs import ScoredRun
 Floats = npt.NDArray[np.float64]
 Tell = Callable[[str, float], None]
 
-_GPUS = MappingProxyType(
+#: What the source calls its GPUs.
+GPUS = MappingProxyType(
     {"NVIDIA A100 80GB PCIe": "A100-PCIE-80GB", "NVIDIA A40 48GB": "A40", "NVIDIA A100 80GB SXM4": "A100-SXM-80GB"}
 )
 
@@ -53,9 +54,6 @@ _MODELS: Mapping[str, tuple[Any, dict[str, Any]]] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-
-#: The pipeline stage of the clock sweeps: a twelfth of GPT-3's layers over eight tensor-parallel GPUs, one sequence.
-_STAGE = {"model_type": "gpt2", "n_embd": 12288, "n_layer": 12, "n_head": 96, "vocab_size": 50257, "n_positions": 2048}
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def ranks_by_gpu(folder: Path) -> dict[str, dict[str, list[_Rank]]]:
         if row["model"] not in _MODELS:
             continue
         computing = (row["fwd_busy_time_per_iter_s"] or np.nan) + (row["bwd_busy_time_per_iter_s"] or np.nan)
-        found[_GPUS[row["gpu"]]][row["model"]].append(
+        found[GPUS[row["gpu"]]][row["model"]].append(
             _Rank(
                 (row["experiment"], row["scheme"], row["control_mode"], row["plan_index"]), row["rank"],
                 row["sm_clock_mean_MHz"], row["power_limit_mean_W"], row["iter_time_s"], row["rank_iter_energy_J"],
@@ -183,7 +181,7 @@ class _Stages:
         Scales are fitted to what computes and leave waiting as it is: they can't tell static power from work.
         """
         row = self.known.index((model, last))
-        return replace(_curve(self.tables, row, scales), waiting_w=_curve(self.tables, row, Scales()).waiting_w)
+        return replace(curve_of(self.tables, row, scales), waiting_w=curve_of(self.tables, row, Scales()).waiting_w)
 
 
 def _stage(source: Mapping[str, Any], pipelines: int, ranks: Sequence[_Rank], last: bool) -> dict[str, Any]:
@@ -193,7 +191,8 @@ def _stage(source: Mapping[str, Any], pipelines: int, ranks: Sequence[_Rank], la
     return {**source, layers: max(round(source[layers] * 4 / stages), 1), **({} if last else {"vocab_size": 8})}
 
 
-def _curve(tables: RunTables, row: int, scales: Scales) -> Curve:
+def curve_of(tables: RunTables, row: int, scales: Scales) -> Curve:
+    """One of the runs over its clocks."""
     time_s, busy_w, waiting_w = power_over_clock(taken(tables, [row]), scales)
     return Curve(tables.clock_mhz[row], time_s[0], busy_w[0], waiting_w[0])
 
@@ -360,48 +359,4 @@ def _scored(
             stretch, took = time_s / first_s, measured_s / first_measured_s
             out.append(ScoredRun(f"Perseus {kind}: ratio", model, gpu, stretch, energy_j / first_j / stretch, took,
                                  measured_j / first_measured_j / took))  # fmt: skip
-    return out
-
-
-def score_stage_clocks(folder: Path, tell: Tell) -> list[ScoredRun]:
-    """Time and energy of pipeline stages at locked clocks over those at the highest: nothing fitted on either GPU."""
-    import polars as pl
-
-    table = pl.read_csv(folder / "perseus_stage_clock_sweeps.csv")
-    out = []
-    for (theirs,), part in table.group_by(["gpu"], maintain_order=True):
-        gpu = _GPUS[str(theirs)]
-        tell(f"stages on {gpu}", 0.5)
-        options = {"micro_batch": 1, "sequence_tokens": 2048, "precision": "bf16", "accumulate": 64, "gpus": 8, "tp": 8,
-                   "optimizer": "sgd", "attention": "eager"}  # fmt: skip
-        tables, _ = tabulated([TrainingRun(_STAGE, gpu, options, 1.0, 1.0, "gpt3")])
-        # one GPU was profiled with its slice of the weights: no exchanges
-        tables = replace(tables, other_s=np.zeros_like(tables.other_s))
-        curve = _curve(tables, 0, Scales())
-        whole = part.group_by("stage", "sm_clock_MHz").agg(pl.col("time_s").sum(), pl.col("gpu_energy_J").sum())
-        limit = tables.limit_w[0]
-        for (stage,), rows in whole.group_by(["stage"]):
-            found = rows.sort("sm_clock_MHz")
-            predicted = []
-            for clock in found["sm_clock_MHz"]:
-                # the A100s of this source draw more than the part's limit
-                settled = min(float(clock), curve.at_limit(limit) if gpu == "A40" else np.inf)
-                ratio, busy_w, _ = curve.at_clock(settled)
-                predicted.append((ratio, busy_w))
-            times, watts = np.array(predicted).T
-            measured_s, measured_j = found["time_s"].to_numpy(), found["gpu_energy_J"].to_numpy()
-            t, m = times / times[-1], measured_s / measured_s[-1]
-            w, v = watts / watts[-1], measured_j / measured_j[-1] / m
-            out += [
-                ScoredRun(
-                    f"Perseus stage clocks, {gpu}",
-                    f"gpt3 stage {stage}",
-                    gpu,
-                    float(t[i]),
-                    float(w[i]),
-                    float(m[i]),
-                    float(v[i]),
-                )
-                for i in range(len(times) - 1)
-            ]
     return out
