@@ -274,7 +274,12 @@ def test_arguments_of_another_kind_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("time_s", "power_w", "says"),
-    [("104.1e3", "304", "step_time_s"), ("-1", "304", "step_time_s"), ("0.1", "304000", "power_w")],
+    [
+        ("104.1e3", "304", "step_time_s"),
+        ("-1", "304", "step_time_s"),
+        ("1e-9", "304", "step_time_s"),
+        ("0.1", "304000", "power_w"),
+    ],
 )
 def test_measured_steps_in_another_unit_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], time_s: str, power_w: str, says: str
@@ -282,7 +287,7 @@ def test_measured_steps_in_another_unit_are_refused(
     table = tmp_path / "steps.csv"
     table.write_text(f"model,gpu,micro_batch,step_time_s,power_w\ngpt2,a100-sxm-40gb,8,{time_s},{power_w}\n")
     line = refused(capsys, "calibrate", "--training", str(table), "--out", str(tmp_path / "out"))
-    assert f"line 2: {says} must be above 0 and at most" in line
+    assert f"line 2: {says} must be above" in line
     assert not (tmp_path / "out").exists()
 
 

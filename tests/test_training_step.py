@@ -328,3 +328,19 @@ def test_old_libraries_are_asked_for_by_the_recipe():
         assert old.parts_s["forward"] == pytest.approx(new.parts_s["forward"], rel=0.02)
         ratio = old.parts_s["backward"] / new.parts_s["backward"]
         assert ratio > slower if slower > 1 else ratio == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options"),
+    [
+        ("a100-pcie-40gb", {"micro_batch": 4, "precision": "tf32", "gpus": 4, "zero": 2, "launch_mode": "cuda_graph"}),
+        ("quadro-rtx-6000", {"micro_batch": 8, "precision": "amp_fp16", "gpus": 8, "zero": 3, "launch_mode": "eager"}),
+    ],
+)  # fmt: skip
+def test_the_limit_holds_for_bytes_of_exchanges_too(gpu, options):
+    """They move beside the kernels: the step settles at a clock at which both together keep within the limit."""
+    found = jc.train("gpt2", gpu, sequence_tokens=512, ignore_memory=True, **options)
+    assert found.throttled
+    assert found.modules["exchanges"] > 0
+    limit_w = jc.load_gpu(gpu).power_limit_default_w
+    assert 0.98 * limit_w < found.power_w <= 1.0005 * limit_w

@@ -93,20 +93,23 @@ def read_runs(path: Path) -> list[TrainingRun]:
     return [_run(name, number, row) for number, row in enumerate(table.iter_rows(named=True), start=2)]
 
 
-#: A step longer than an hour, or a GPU above this share of its board's limit, is a slip of units.
-_LONGEST_STEP_S, _MOST_OF_LIMIT = 3600.0, 1.5
+#: A step longer than an hour or shorter than a launch takes, or a GPU above this share of its board's limit, is a slip
+#: of units.
+_SHORTEST_STEP_S, _LONGEST_STEP_S, _MOST_OF_LIMIT = 1e-6, 3600.0, 1.5
 
 
 def _run(name: str, number: int, row: Mapping[str, Any]) -> TrainingRun:
     given = {column: value for column, value in row.items() if value is not None}
     where = f"{name}, line {number}"
 
-    def positive(column: str, most: float, unit: str) -> float | None:
+    def positive(column: str, most: float, unit: str, least: float = 0.0) -> float | None:
         value = given.get(column)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-            raise InputError(f"{where}: {column} must be above 0 and at most {most:,g} {unit}, got {shortened(value)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= most:
+            raise InputError(
+                f"{where}: {column} must be above {least:g} and at most {most:,g} {unit}, got {shortened(value)}"
+            )
         return float(value)
 
     for column in ("model", "gpu", "step_time_s"):
@@ -127,7 +130,7 @@ def _run(name: str, number: int, row: Mapping[str, Any]) -> TrainingRun:
         model,
         gpu.name,
         options,
-        positive("step_time_s", _LONGEST_STEP_S, "s"),
+        positive("step_time_s", _LONGEST_STEP_S, "s", _SHORTEST_STEP_S),
         positive("power_w", _MOST_OF_LIMIT * gpu.power_limit_max_w, "W"),
         str(given.get("network", model)),
     )

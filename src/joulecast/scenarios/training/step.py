@@ -207,13 +207,16 @@ def run_step(
     staged &= np.array([name not in OF_WEIGHTS for name in lowered.workload.layers])[rows.layer]
     first = rows_before_layers(rows.layer, rows.pass_id, inner)
     exchange = Exchanges(step, recipe, layout, gpu, scales.communication)
-    waits = Waits()
+    sent_j = exchange.dram_bytes * rows.priced.power.dram_pj * 1e-12
+    waits, sent_w = Waits(), 0.0
     for _ in range(_TURNS):
-        run = run_phase(_with_wait(passes, waits), clock_mhz, limit_w)
+        # bytes of exchanges take power beside the passes: the limit holds for both
+        run = run_phase(_with_wait(passes, waits), clock_mhz, limit_w - sent_w)
         times = _pass_times(passes, run.kernel_s)
         spread = _uneven(passes, run.kernel_s * staged, inner, first, layout.pp)
         each = dict(zip(names, times.tolist(), strict=True))
         waits = waits_of(each, spread, layout, micro_batches, exchange, input_s, copying_s * scales.copying)
+        sent_w = sent_j / (float(passes.repeats @ times) + waits.total)
     parts = {name: each.get(name, 0.0) * micro_batches for name in ("forward", "recompute", "backward")}
     parts |= {"optimizer": each.get("optimizer", 0.0)}
     parts |= {"communication": waits.communication, "bubble": waits.bubble,
@@ -221,7 +224,6 @@ def run_step(
     time_s = sum(parts.values())
     runs = passes.count * passes.repeats[passes.pass_of]
     module_j = (module_energy_j(rows.priced, run.kernel_s, run.clock_mhz) * runs).sum(axis=1)
-    sent_j = exchange.dram_bytes * rows.priced.power.dram_pj * 1e-12
     static_w = float(static_power_w(run.clock_mhz, gpu, rows.priced.power))
     spinning_w = float(spinning_power_w(run.clock_mhz, gpu, rows.priced.power))
     idle_s = max(time_s - float(runs @ run.kernel_s) - waits.spinning, 0.0)
