@@ -344,3 +344,9 @@ def test_the_limit_holds_for_bytes_of_exchanges_too(gpu, options):
     assert found.modules["exchanges"] > 0
     limit_w = jc.load_gpu(gpu).power_limit_default_w
     assert 0.98 * limit_w < found.power_w <= 1.0005 * limit_w
+
+
+def test_a_limit_that_no_clock_keeps_is_told():
+    found = jc.train("gpt2", "p4", micro_batch=8, sequence_tokens=512, power_limit_w=26, ignore_memory=True)
+    assert found.power_w > 26
+    assert "the power limit of 26 W is exceeded even at the lowest clock" in found.warnings

@@ -189,7 +189,7 @@ def train(
         intervals=figures.intervals,
         provenance=figures.provenance,
         table=figures.table,
-        warnings=(*_warnings(memory, described, limit), *figures.warnings),
+        warnings=(*_warnings(memory, described, limit, figures.energy_j / figures.time_s), *figures.warnings),
         notes=tuple(dict.fromkeys((*forward.notes, *figures.notes))),
         info=MappingProxyType(
             {
@@ -359,11 +359,13 @@ def _steps(
     return float(np.ceil(data * epochs / batch))
 
 
-def _warnings(memory: Any, gpu: Gpu, limit_w: float) -> tuple[str, ...]:
+def _warnings(memory: Any, gpu: Gpu, limit_w: float, power_w: float) -> tuple[str, ...]:
     found: list[str] = []
     if not memory.fits:
         found.append(
             f"needs {memory.needed_gb:.1f} GB of memory a GPU where {gpu.name} has {memory.available_gb:.1f} GB: "
             "it would not run"
         )
+    if power_w > limit_w * 1.001:
+        found.append(f"the power limit of {limit_w:g} W is exceeded even at the lowest clock")
     return (*found, *beyond_settable(limit_w, gpu.power_limit_min_w, gpu.power_limit_max_w, gpu.name))
