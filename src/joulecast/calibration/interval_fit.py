@@ -28,7 +28,7 @@ from joulecast.calibration.left_out import (
 from joulecast.calibration.settled import with_stored_clocks
 from joulecast.calibration.tables import Measured
 from joulecast.coefficients import places, transfer
-from joulecast.coefficients.intervals import SIZE_KNOTS_S, UNLIKE_KNOTS, FamilyIntervals, Intervals
+from joulecast.coefficients.intervals import SIZE_KNOTS_S, UNLIKE_KNOTS, FamilyIntervals, Intervals, share_added
 from joulecast.kernels.registry import family_of
 from joulecast.physics.uncertainty import by_size
 
@@ -149,14 +149,18 @@ def transfer_widths(
         [np.full(one.log_ratio.size, transfer.interpolated(one.unlike, UNLIKE_KNOTS, curve)) for one in members]
     )
     needed = np.square(np.concatenate([_beyond(one, family) for one in members]))
+    share = np.concatenate(
+        [np.full(one.log_ratio.size, share_added(one.unlike) if one.itself else 1.0) for one in members]
+    )
+    share = np.square(np.maximum(share, 0.1))
     most = weighted_quantile(np.sqrt(needed) / np.maximum(curved, 1e-6), weights, LEVEL)
     best, narrowest = (1.0, 0.0), np.inf
     least, greatest = _FACTOR_RANGE
     least = least if max(one.unlike for one in members) >= 1.0 else 1.0
     for factor in np.clip(np.linspace(0.0, most, _FACTORS), least, greatest):
-        lacks = float(weighted_quantile(needed - np.square(factor * curved), weights, LEVEL))
+        lacks = float(weighted_quantile((needed - np.square(factor * curved)) / share, weights, LEVEL))
         added = float(np.sqrt(max(lacks, 0.0)))
-        mean = float(np.average(np.sqrt(explained + np.square(factor * curved) + added**2), weights=weights))
+        mean = float(np.average(np.sqrt(explained + np.square(factor * curved) + share * added**2), weights=weights))
         if mean < narrowest:
             best, narrowest = (float(factor), added), mean
     return best

@@ -128,8 +128,18 @@ class Intervals:
             Whether they are of the same GPU, for another group or engine.
         """
         one = self.family(family)
-        factor, added = (one.groups, one.groups_added) if itself else (one.transfer, one.transfer_added)
+        factor, added = one.transfer, one.transfer_added
+        if itself:
+            factor, added = one.groups, one.groups_added * share_added(unlike)
         return math.hypot(factor * float(np.interp(unlike, UNLIKE_KNOTS, self.transfer)), added)
+
+
+def share_added(unlike: float) -> float:
+    """Share of `FamilyIntervals.groups_added` for a group so unlike: kernels of fp16 and bf16, say, differ little.
+
+    Groups that were measured on one GPU, which taught what is added, are a version, an engine or a width apart.
+    """
+    return min(unlike / UNLIKE_KNOTS[1], 1.0)
 
 
 _NEUTRAL = FamilyIntervals()
