@@ -157,8 +157,8 @@ def test_bert_from_onnx_is_bert_from_the_catalogue(bert: Path, gpu: str):
     assert from_file.flop("matmul") == from_config.flop("matmul")
     # the host's own cost is of the framework: a launch costs the same here
     one, two = (jc.predict(each, gpu, host_us_per_launch=1.0) for each in (from_file, from_config))
-    assert one.time_s == pytest.approx(two.time_s, rel=0.02)
-    assert one.energy_j == pytest.approx(two.energy_j, rel=0.02)
+    assert one.time_s == pytest.approx(two.time_s, rel=0.025)
+    assert one.energy_j == pytest.approx(two.energy_j, rel=0.025)
 
 
 def torch_bert(torch: Any, layers: int, width: int, inner: int, count: int, words: int, places: int) -> Any:

@@ -65,8 +65,8 @@ def kernels(
     """
     parquet = output is not None and output.suffix.lower() == ".parquet" and not (json or csv)
     form = "parquet" if parquet else chosen_format(json, csv, output)
-    options.use_coefficients(coefficients)
     options.no_own_coefficients(forecast, coefficients)
+    options.use_coefficients(coefficients)
     shapes = {**_read(columns), **_columns_set(set_)}
     clock_mhz = options.real("--clock", clock, "MHz")
     limit_w = options.real("--power-limit", power_limit, "W", example="300")

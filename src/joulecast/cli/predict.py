@@ -95,8 +95,8 @@ def predict(
     joulecast predict meta-llama/Llama-3.1-8B --gpu h100 --batch 8 --prompt 2048 --generate 256
     """
     form = chosen_format(json, csv, output)
-    options.use_coefficients(coefficients)
     options.no_own_coefficients(forecast, coefficients)
+    options.use_coefficients(coefficients)
     names = options.names("--gpu", gpu)
     layers = options.whole("--top", top, minimum=0, example="6") or 0
     model = {
