@@ -11,6 +11,8 @@ priced for a GPU. Backbones and other parts of models that can't be run by thems
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib.util
 import json
 import re
 import signal
@@ -33,12 +35,33 @@ _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "deco
            "encoder_num_layers", "decoder_num_layers", "num_encoder_layers", "num_decoder_layers", "depth")  # fmt: skip
 
 
+def _strips() -> dict[str, list[Any]]:
+    """Kernels, strides and paddings of convolutions along rows, along columns and along both, of 7, 5 and 3."""
+    made: dict[str, list[Any]] = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]}
+    for place, size in (("long", 7), ("mid", 5), ("short", 3)):
+        half = size // 2
+        made[f"vertical_long_to_small_conv_{place}ratio"] = [[size, 1], [1, 1], [half, 0]]
+        made[f"horizontal_small_to_long_conv_{place}ratio"] = [[1, size], [1, 1], [0, half]]
+        made[f"symmetric_conv_long_{place}ratio"] = [[size, size], [1, 1], [half, half]]
+    return made
+
+
 #: Sizes that some default configs leave open.
 _OPEN = {"vocab_size": 99, "pad_token_id": 0, "num_experts_per_tok": 2, "n_routed_experts": 8, "n_shared_experts": 1,
          "sliding_window": 128, "num_local_experts": 8, "num_experts": 8, "moe_intermediate_size": 256,
          "shared_expert_intermediate_size": 256, "num_key_value_heads": 4, "hidden_size_per_layer_input": 64,
          "class_thresholds": [0.5] * 25, "vocabulary_map": {"<image>": 7, "<|extra_200|>": 8},
-         "downsample_channels": [512, 1024]}  # fmt: skip
+         "downsample_channels": [512, 1024], "class_order": list(range(25)), "kernel_list": [3, 2, 2],
+         "scale_factor_list": [1, 2, 4, 8], "downsample_rate": "4/8", "deepstack_layer_map": [(-1, 0), (-2, 1)],
+         "video_token_id": 8, "top_k_experts": 2, "clip_qkv": 8.0, "dropout_rate": 0.0, "indexer_n_heads": 4,
+         "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 64, "indexer_compress_ratio": 4,
+         "expert_intermediate_size": 256,
+         "intraclass_block_config": _strips()}  # fmt: skip
+
+#: Thresholds under which a model stops early, by what its data say: below none, all layers are run.
+_EARLY = ("depth_confidence", "width_confidence")
+#: What a default config says that its own validation refuses.
+_REFUSED = re.compile(r"(\w+) must be (\w+), got")
 
 
 def model_types() -> list[str]:
@@ -58,7 +81,7 @@ def configs(model_type: str) -> list[Any]:
     made = []
     for prepare in (_filled, _cut):
         try:
-            config = CONFIG_MAPPING[model_type]()
+            config = _default(CONFIG_MAPPING[model_type])
             prepare(config)
         except Exception:
             continue
@@ -66,33 +89,53 @@ def configs(model_type: str) -> list[Any]:
     return made or [CONFIG_MAPPING[model_type]()]
 
 
-def _parts(config: Any) -> list[Any]:
-    """A config and all the configs in it, the outermost first."""
-    out = [config]
-    for value in vars(config).values():
-        if hasattr(value, "model_type"):
-            out += _parts(value)
-    return out
+def _default(cls: Any, tries: int = 6) -> Any:
+    """The default config of a class, or where that is refused, one whose text part has what was asked for instead."""
+    specs = getattr(cls, "sub_configs_defaults", {})
+    given: dict[str, Any] = {}
+    for _ in range(tries):
+        try:
+            return cls(**({"text_config": given} if given else {}))
+        except Exception as error:
+            found = _REFUSED.search(str(error))
+            if found is None or "text_config" not in specs:
+                raise
+            kind = getattr(specs["text_config"], "model_type", None)
+            given = {"model_type": kind, **given, found[1]: ast.literal_eval(found[2])}
+    return cls()
+
+
+def _open(config: Any, name: str) -> bool:
+    """Whether a config has an entry and leaves it open; an entry that differs from layer to layer is not."""
+    try:
+        return getattr(config, name, 0) is None
+    except AttributeError:
+        return False
 
 
 def _filled(config: Any) -> None:
     """Give sizes that a default config leaves open, and backbones that need no further library."""
     from transformers import ResNetConfig
 
-    for one in _parts(config):
-        heads, hidden = getattr(one, "num_attention_heads", None), getattr(one, "hidden_size", None)
-        if hasattr(one, "head_dim") and one.head_dim is None and heads and hidden:
+    from joulecast.workloads.transformers_configs import parts
+    from joulecast.workloads.transformers_layouts import attribute
+
+    timm = importlib.util.find_spec("timm") is not None
+    for one in parts(config):
+        heads, hidden = attribute(one, "num_attention_heads"), attribute(one, "hidden_size")
+        if _open(one, "head_dim") and heads and hidden:
             one.head_dim = hidden // heads if hidden % heads == 0 else 128
-        if hasattr(one, "num_key_value_heads") and one.num_key_value_heads is None and heads:
+        if _open(one, "num_key_value_heads") and heads:
             one.num_key_value_heads = heads
-        if heads and hidden and hidden % heads and not hasattr(one, "head_dim") and hasattr(one, "patch_size"):
+        if heads and hidden and hidden % heads and "head_dim" not in vars(one) and hasattr(one, "patch_size"):
             one.num_attention_heads = next(count for count in range(heads, 0, -1) if hidden % count == 0)
         rope = getattr(one, "rope_parameters", None)
         if not rope and "rope_parameters" in vars(one) and isinstance(getattr(one, "layer_types", None), list):
             one.rope_parameters = {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in set(one.layer_types)}
         mixed = any(word in str(getattr(one, "model_type", "")) for word in ("glm", "vl_text", "hunyuan"))
         if isinstance(rope, dict) and (mixed or "mrope_section" in rope) and heads and hidden:
-            half = int((getattr(one, "head_dim", None) or hidden // heads) * rope.get("partial_rotary_factor", 1)) // 2
+            turned = int((attribute(one, "head_dim") or hidden // heads) * rope.get("partial_rotary_factor", 1))
+            half = (turned + 1) // 2
             rope["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
         backbone = getattr(one, "backbone_config", None)
         stages = getattr(backbone, "stage_names", None)
@@ -101,13 +144,24 @@ def _filled(config: Any) -> None:
             backbone.out_features = list(stages[-4:])
         if getattr(one, "languages", None) and getattr(one, "default_language", "") is None:
             one.default_language = one.languages[0]
-        if "timm" in str(getattr(getattr(one, "backbone_config", None), "model_type", "")):
+        if not timm and "timm" in str(getattr(getattr(one, "backbone_config", None), "model_type", "")):
             one.backbone_config = ResNetConfig(out_features=["stage2", "stage3", "stage4"])
         layers = getattr(one, "num_hidden_layers", None)
         if "layer_types" in vars(one) and one.layer_types is None and isinstance(layers, int):
             one.layer_types = ["full_attention"] * layers
+        if "mlp_layer_types" in vars(one) and one.mlp_layer_types is None and isinstance(layers, int):
+            one.mlp_layer_types = ["dense"] + ["sparse"] * (layers - 1)
+        for name in _EARLY:
+            if isinstance(getattr(one, name, None), float):
+                setattr(one, name, -1.0)
+        if vars(one).get("projector_scale_factors") in ([], ()):
+            one.projector_scale_factors, one.num_feature_levels = [1.0], 1
+            one.projector_in_channels = [one.d_model]
+        ratio = getattr(one, "pixel_shuffle_ratio", None)
+        if ratio and hidden and hasattr(one, "projector_input_dim"):
+            one.intermediate_size = int(hidden / ratio**2)
         for name, value in _OPEN.items():
-            if name in vars(one) and getattr(one, name, 0) is None:
+            if (name in vars(one) or name in type(one).attribute_map) and _open(one, name):
                 setattr(one, name, value)
     for name, value in (("image_token_id", 7), ("image_token_index", 7), ("prediction_length", 24)):
         if hasattr(config, name) and getattr(config, name) is None:
@@ -115,8 +169,10 @@ def _filled(config: Any) -> None:
 
 
 def _cut(config: Any) -> None:
+    from joulecast.workloads.transformers_configs import parts
+
     _filled(config)
-    for one in _parts(config):
+    for one in parts(config):
         for name in _LAYERS:
             if isinstance(getattr(one, name, None), int) and getattr(one, name) > _KEPT:
                 setattr(one, name, _KEPT)
@@ -174,7 +230,7 @@ def _examined(model_type: str, config: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"type": model_type, "stage": "build"}
     try:
         with offline():
-            model = build_model(config, torch.bfloat16)
+            model = _built(config, torch.bfloat16, build_model)
             found |= {"class": type(model).__name__, "stage": "trace"}
             workload = traced(config, Request(prompt_tokens=32), model_type, model)
         found["stage"] = "predict"
@@ -189,6 +245,23 @@ def _examined(model_type: str, config: Any) -> dict[str, Any]:
         frame = traceback.extract_tb(cause.__traceback__)
         found["where"] = f"{Path(frame[-1].filename).name}:{frame[-1].lineno}" if frame else ""
     return found
+
+
+def _built(config: Any, dtype: Any, build: Any) -> Any:
+    """The model of a config, which is given the sizes in `_OPEN` for which it asks in vain."""
+    from joulecast.workloads.transformers_configs import parts
+
+    for _ in range(len(_OPEN)):
+        try:
+            return build(config, dtype)
+        except Exception as error:
+            found = re.search(r"'(\w+)' object has no attribute '(\w+)'", str(error))
+            owners = [one for one in parts(config) if found and type(one).__name__ == found[1]]
+            if found is None or found[2] not in _OPEN or all(hasattr(one, found[2]) for one in owners):
+                raise
+            for one in owners:
+                setattr(one, found[2], _OPEN[found[2]])
+    return build(config, dtype)
 
 
 def summary(paths: list[str], write: bool = False) -> int:

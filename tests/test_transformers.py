@@ -117,3 +117,99 @@ def test_bytes_of_a_decoder_by_hand(name):
     assert 3 * branch + stream <= memory.activation_bytes <= 1.01 * (3 * branch + 2 * stream)
     by_hand = 2 * parameters + memory.kv_cache_bytes + 3 * branch + 2 * stream
     assert memory.total_bytes == pytest.approx(by_hand, rel=0.01)
+
+
+def test_layers_of_one_shape_and_different_strides_are_each_run():
+    class Block(torch.nn.Module):
+        def __init__(self, stride):
+            super().__init__()
+            self.convolution = torch.nn.Conv2d(8, 8, 3, stride=stride, padding=1)
+
+        def forward(self, x):
+            return self.convolution(x)
+
+    class Pair(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList([Block(2), Block(2), Block(2), Block(1)])
+
+        def forward(self, x):
+            return [block(x).shape for block in self.blocks]
+
+    model = Pair().to("meta")
+    with jc.capture() as recorded:
+        shapes = model(torch.empty(1, 8, 16, 16, device="meta"))
+    assert [tuple(one) for one in shapes] == [(1, 8, 8, 8)] * 3 + [(1, 8, 16, 16)]
+    assert recorded.workload.flop("matmul") == 2 * 8 * 8 * 9 * (3 * 8 * 8 + 16 * 16)
+
+
+def test_of_two_inputs_of_one_width_the_one_that_the_model_was_at_is_changed(tmp_path):
+    from joulecast.workloads.transformers_repairs import repaired
+
+    path = tmp_path / "transformers_like.py"  # a line of a model's, as its traceback has it
+    path.write_text("def run(layer, context):\n    return layer(context=context)\n")
+    scope: dict = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+
+    def refuse(context):
+        raise RuntimeError("a and b must have same reduction dim, but got [32, 64] X [320, 64].")
+
+    try:
+        scope["run"](refuse, 0)
+    except RuntimeError as error:
+        more = repaired(
+            {"noise": torch.zeros(1, 32, 64), "context": torch.zeros(1, 32, 64)}, error, object(), {}, False
+        )
+    assert tuple(more["noise"].shape) == (1, 32, 64)
+    assert tuple(more["context"].shape) == (1, 32, 320)
+
+
+def test_an_entry_that_a_config_has_elsewhere_is_taken_from_there_and_told():
+    from transformers import BltConfig, LlamaConfig
+
+    from joulecast.workloads.transformers_configs import TAKEN, completed
+
+    config = BltConfig()
+    error = AttributeError("'BltConfig' object has no attribute 'num_hidden_layers'")
+    assert completed(config, error)
+    assert config.num_hidden_layers == config.decoder_config.num_hidden_layers
+    assert getattr(config, TAKEN) == ["BltConfig has no num_hidden_layers: that of BltLocalDecoderConfig is taken"]
+    assert not completed(config, error)  # it is there: the error is another's
+    assert not completed(LlamaConfig(), AttributeError("'LlamaConfig' object has no attribute 'no_such_size'"))
+    assert not completed(config, ValueError(str(error)))
+
+
+def test_heads_of_keys_are_those_of_queries_where_a_type_does_not_tell_them_apart():
+    from transformers import GPT2Config
+
+    from joulecast.workloads.transformers_configs import completed
+
+    config = GPT2Config(n_head=6)
+    assert completed(config, AttributeError("'GPT2Config' object has no attribute 'num_key_value_heads'"))
+    assert config.num_key_value_heads == 6
+
+
+def test_a_model_without_a_forward_pass_encodes():
+    from joulecast.workloads.transformers_run import _that_runs
+
+    class Coder(torch.nn.Module):
+        def encode(self, hidden_states):
+            return 2 * hidden_states
+
+    model = _that_runs(Coder())
+    assert model(hidden_states=torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_shared_keys_are_as_wide_as_each_kind_of_layer_has_them():
+    from types import SimpleNamespace
+
+    from joulecast.workloads.transformers_inputs import _shared_cache, float_inputs
+
+    layers = [SimpleNamespace(head_dim=width, num_key_value_heads=2) for width in (32, 64)]
+    text = SimpleNamespace(layer_types=["sliding_attention", "full_attention"], per_layer_config=layers)
+    made = float_inputs({"shared_kv_states": _shared_cache(text, 1, 8)}, torch.bfloat16)["shared_kv_states"]
+    assert {kind: tuple(keys.shape) for kind, (keys, _) in made.items()} == {
+        "sliding_attention": (1, 2, 8, 32),
+        "full_attention": (1, 2, 8, 64),
+    }
+    assert {one.dtype for pair in made.values() for one in pair} == {torch.bfloat16}

@@ -313,12 +313,21 @@ def _signature(module: Any) -> Any:
             (key, bool(value) if isinstance(value, float) else value)
             for key, value in sorted(vars(one).items())
             if isinstance(value, int | float | str | bool | None) and key not in _NUMBERS
-        )
+        ) + _tuples(one)
         others = tuple(
             (key, id(value)) for key, value in vars(one).items() if key in ("forward", "config", "activation_fn")
         )
         out.append((name, type(one), tensors, plain, others))
     return hash(tuple(out))
+
+
+def _tuples(module: Any) -> tuple[Any, ...]:
+    """Attributes of several numbers or words: strides, paddings and dilations tell convolutions of one shape apart."""
+    return tuple(
+        (key, tuple(value))
+        for key, value in sorted(vars(module).items())
+        if isinstance(value, tuple | list) and value and all(isinstance(part, int | str) for part in value)
+    )
 
 
 def _stars(root: Any) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from joulecast.workloads.transformers_layouts import attribute, other_layouts, part
 from joulecast.workloads.transformers_repairs import placeholder
@@ -66,6 +67,8 @@ def attempts(model: Any, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
     ]
     groups: list[list[str]] = []
     rich = [name for name in names if name in makers and name not in _OPTIONAL]
+    if any(one in names for one in _SOUND):  # then it stands for any of them
+        rich = [name for name in rich if name != "inputs"]
     if placeholder(config) is not None and "pixel_values" in rich:
         groups.append([name for name in rich if name in ("input_ids", "pixel_values", "image_grid_thw", "image_sizes")])
     groups += [
@@ -219,6 +222,7 @@ def input_makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
         "image_attention_mask": lambda: torch.ones(batch, tokens, 1, dtype=torch.int64),
         "feature_attention_mask": lambda: torch.ones(batch, frames, dtype=torch.int64),
         "noise": lambda: makers["actions"](),
+        "shared_kv_states": lambda: _shared_cache(text, batch, tokens),
         "timestep": lambda: torch.ones(batch),
     }
     return makers
@@ -252,6 +256,17 @@ def _fitted(made: dict[str, Any], config: Any) -> dict[str, Any]:
         depth = attribute(vision, "temporal_patch_size", default=1)
         width = attribute(vision, "in_channels", "in_chans", "num_channels", default=3) * depth * patch * patch
         made[patches] = torch.zeros(int(grid.prod(-1).sum()), width)
+    return made
+
+
+def _shared_cache(text: Any, batch: int, tokens: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Keys and values that layers of each kind read instead of making their own."""
+    made: dict[str, tuple[Tensor, Tensor]] = {}
+    layers = attribute(text, "per_layer_config")
+    for place, kind in enumerate(attribute(text, "layer_types", default=())):
+        layer = text if layers is None else layers[place]
+        shape = (batch, attribute(layer, "num_key_value_heads", default=1), tokens)
+        made[kind] = (torch.zeros(*shape, layer.head_dim), torch.zeros(*shape, layer.head_dim))
     return made
 
 
@@ -347,10 +362,11 @@ def _series(config: Any) -> tuple[int, ...]:
 
 def float_inputs(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:
     """`inputs` with their floating-point tensors in `dtype`."""
-    return {
-        name: one.to(dtype) if isinstance(one, torch.Tensor) and one.dtype.is_floating_point else one
-        for name, one in inputs.items()
-    }
+
+    def cast(one: Any) -> Any:
+        return one.to(dtype) if isinstance(one, torch.Tensor) and one.dtype.is_floating_point else one
+
+    return {name: tree_map(cast, one) for name, one in inputs.items()}
 
 
 def tokens_of(inputs: dict[str, Any]) -> float:

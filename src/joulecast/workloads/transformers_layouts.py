@@ -50,12 +50,21 @@ def other_layouts(made: dict[str, Any], config: Any) -> list[dict[str, Any]]:
             (batch, channels, 16 * patch, 16 * patch), (batch, channels, 1024, 1024),
             (batch, channels, 32 * patch, 32 * patch),
         ]  # fmt: skip
-        out += [{**made, "pixel_values": torch.zeros(shape)} for shape in dict.fromkeys(shapes)]
+        merge = attribute(vision, "spatial_merge_size", "merge_size", default=0)
+        if isinstance(merge, int) and merge:  # pieces as the language model takes them, colours last
+            shapes.append((256 * batch, merge * patch, merge * patch, channels))
+        for shape in dict.fromkeys(shapes):
+            again = {**made, "pixel_values": torch.zeros(shape)}
+            if len(shape) == 5 and "pixel_attention_mask" in made:  # which of the pictures are there
+                again["pixel_attention_mask"] = torch.ones(shape[:2], dtype=torch.bool)
+            out.append(again)
     states = made.get("hidden_states")
     if isinstance(states, torch.Tensor) and states.dim() == 3:
         out.append({**made, "hidden_states": torch.zeros(states.shape[0], states.shape[2], states.shape[1])})
         width = attribute(config, "in_channels", "channels", "latent_dim", "num_channels", default=1)
         out.append({**made, "hidden_states": torch.zeros(states.shape[0], width, 24000)})
+        latent = attribute(config, "latent_channels", "z_channels", default=width)
+        out.append({**made, "hidden_states": torch.zeros(states.shape[0], latent, 16, 16)})
     sound = made.get("input_values", made.get("input_features"))
     if isinstance(sound, torch.Tensor):
         name = "input_values" if "input_values" in made else "input_features"

@@ -17,6 +17,7 @@ from typing import Any
 from joulecast.errors import InputError, MissingExtraError, shortened
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload
+from joulecast.workloads.transformers_configs import completed
 
 #: Entries of a config that are not the architecture's: code of its own, quantisation, formats, what wrote it.
 _DROPPED = ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version", "_name_or_path",
@@ -219,13 +220,16 @@ def build_model(config: Any, dtype: Any, cls: Any = None) -> Any:
     from joulecast.workloads.pytorch_values import Constants
 
     first: InputError | None = None
-    for one in [cls] if cls is not None else model_classes(config)[:_CLASSES]:
+    classes = [cls] if cls is not None else model_classes(config)[:_CLASSES]
+    while classes:
         recorder = Recorder()
         try:
             with torch.device("meta"), recorder, recorder.pause(), Constants(recorder.values):
-                model = one(config)
+                model = classes[0](config)
         except Exception as error:
-            refused = _refused(f"building {one.__name__}", error)
+            if completed(config, error):
+                continue
+            refused = _refused(f"building {classes.pop(0).__name__}", error)
             refused.__cause__ = error
             first = first or refused
             continue

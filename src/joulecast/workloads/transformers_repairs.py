@@ -51,7 +51,7 @@ def repaired(
         found = with_placeholders(inputs, config, count, marks)
         if found is not None:
             return found
-    return _with_missing(inputs, error, makers) or _with_widths(inputs, str(error)) or _with_size(inputs, str(error))
+    return _with_missing(inputs, error, makers) or _with_widths(inputs, error) or _with_size(inputs, str(error))
 
 
 def image_tokens_asked(error: BaseException) -> int | None:
@@ -106,14 +106,23 @@ def _with_missing(
     return None
 
 
-def _with_widths(inputs: Mapping[str, Any], text: str) -> dict[str, Any] | None:
-    """The last axis of a picture or sound, or its only one of that length, as wide as asked."""
+def _with_widths(inputs: Mapping[str, Any], error: BaseException) -> dict[str, Any] | None:
+    """The last axis of a picture or sound, or its only one of that length, as wide as asked.
+
+    Of several inputs of the width that was got, the one is changed that the lines say that led to the error.
+    """
+    text = str(error)
+    lines = " ".join(
+        one.line or "" for one in traceback.extract_tb(error.__traceback__) if "transformers" in one.filename
+    )
+    named = sorted(inputs, key=lambda name: re.search(rf"(?<![\w.]){name}\b", lines) is None)
     for pattern in _WIDTHS:
         found = pattern.search(text)
         if found is None:
             continue
         got, wanted = int(found["got"]), int(found["wanted"])
-        for name, one in inputs.items():
+        for name in named:
+            one = inputs[name]
             if not isinstance(one, torch.Tensor) or not one.dtype.is_floating_point or one.dim() < 2:
                 continue
             axes = [axis for axis in range(one.dim() - 1, 0, -1) if one.shape[axis] == got]

@@ -15,6 +15,7 @@ from joulecast.workloads.pytorch_run import finished, meta_inputs, new_session
 from joulecast.workloads.pytorch_session import Session
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload
+from joulecast.workloads.transformers_configs import TAKEN, completed
 from joulecast.workloads.transformers_formats import in_formats
 from joulecast.workloads.transformers_inputs import (
     Sizes,
@@ -98,6 +99,8 @@ def _traced(config: Any, request: Request, name: str, model: Any, dtype: Any, /,
                 out = _run(session, model, given)
             except Exception as error:
                 first = first or error
+                if completed(model.config, error):
+                    continue
                 more = repaired(given, error, config, makers, "mm_token_type_ids" in names)
                 if more is None:
                     break
@@ -112,12 +115,17 @@ def _traced(config: Any, request: Request, name: str, model: Any, dtype: Any, /,
 
 
 def _that_runs(model: Any) -> Any:
-    """The model, or the first part of it that can be called where the whole has no forward pass of its own."""
+    """The model, or the first part of it that can be called where the whole has no forward pass of its own.
+
+    Where no part can be called either and the model encodes, that is its forward pass.
+    """
     if forward_names(model) != ["input"]:
         return model
     for one in model.children():
         if hasattr(one, "config") and forward_names(one) != ["input"]:
             return one
+    if callable(getattr(model, "encode", None)):
+        model.forward = model.encode
     return model
 
 
@@ -139,6 +147,15 @@ def _extras(model: Any, request: Request) -> list[dict[str, Any]]:
 
 def _run(session: Session, model: Any, inputs: Mapping[str, Any]) -> Any:
     given = meta_inputs(dict(inputs), session)
+    checked = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)  # it looks at values, and there are none
+    try:
+        return _called(session, model, given)
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(checked)
+
+
+def _called(session: Session, model: Any, given: Mapping[str, Any]) -> Any:
     with torch.no_grad(), torch.random.fork_rng(devices=[]), session:
         return model(**given)
 
@@ -156,7 +173,7 @@ def _finished(
     cache = getattr(out, "past_key_values", None) or getattr(out, "cache", None)
     cached = _cache_bytes(cache)
     workload = finished(session, options, (), dict(inputs), model)
-    notes = []
+    notes = list(getattr(model.config, TAKEN, ()))
     names = forward_names(model)
     takes = [one for one in ("pixel_values", "input_features", "input_values") if one in names]
     if takes and not any(one in inputs for one in takes):
