@@ -224,13 +224,13 @@ def _examined(model_type: str, config: Any) -> dict[str, Any]:
 
     from joulecast import predict
     from joulecast.workloads.request import Request
-    from joulecast.workloads.transformers_models import build_model, offline
+    from joulecast.workloads.transformers_models import build_model, offline, with_lists
     from joulecast.workloads.transformers_run import traced
 
     found: dict[str, Any] = {"type": model_type, "stage": "build"}
     try:
         with offline():
-            model = _built(config, torch.bfloat16, build_model)
+            model = _built(with_lists(config), torch.bfloat16, build_model)
             found |= {"class": type(model).__name__, "stage": "trace"}
             workload = traced(config, Request(prompt_tokens=32), model_type, model)
         found["stage"] = "predict"

@@ -213,3 +213,12 @@ def test_shared_keys_are_as_wide_as_each_kind_of_layer_has_them():
         "full_attention": (1, 2, 8, 64),
     }
     assert {one.dtype for pair in made.values() for one in pair} == {torch.bfloat16}
+
+
+def test_defaults_that_are_tuples_are_read_as_a_file_gives_them():
+    pytest.importorskip("transformers")
+    from joulecast.workloads.transformers_models import model_config
+
+    config = model_config({"model_type": "vitmatte"})
+    assert config.fusion_hidden_sizes == [256, 128, 64, 32]  # of the paper's decoder
+    assert isinstance(config.convstream_hidden_sizes, list)

@@ -11,7 +11,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from joulecast.errors import InputError, MissingExtraError, shortened
@@ -148,11 +148,21 @@ def model_config(values: Mapping[str, Any]) -> Any:
         hint = f"; nearest: {' or '.join(near)}" if near else ""
         raise InputError(f"the installed transformers knows no model type {shortened(model_type, 40)!r}{hint}")
     try:
-        return CONFIG_MAPPING[model_type].from_dict(_plain(values))
+        config = CONFIG_MAPPING[model_type].from_dict(_plain(values))
     except InputError:
         raise
     except Exception as error:
         raise _refused(f"the config of {model_type}", error) from error
+    return with_lists(config)
+
+
+def with_lists(config: Any) -> Any:
+    """The config with lists where its defaults are tuples, as a file gives them and models expect them."""
+    for name, value in list(vars(config).items()):
+        if isinstance(value, tuple):
+            with suppress(Exception):  # a config may refuse it
+                setattr(config, name, list(value))
+    return config
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
