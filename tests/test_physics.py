@@ -31,8 +31,8 @@ from joulecast.physics.power import (
 from joulecast.physics.price import price
 from joulecast.physics.priced import concatenated, take
 from joulecast.physics.settled import BOUNDS, at_clock, bound_by, module_energy_j, under_limit
-from joulecast.physics.throttle import settled_clock_mhz
-from joulecast.physics.timeline import Passes, pass_time_s, queue_finish_s, run_phase
+from joulecast.physics.throttle import settled_clock_mhz, swings
+from joulecast.physics.timeline import Passes, pass_time_s, queue_finish_s, run_phase, run_swinging
 from joulecast.physics.timing import dram_rate_gb_s, duration_s, measured_s, smooth_maximum
 from joulecast.physics.uncertainty import bounds, combined, of_sum, widened
 from joulecast.workloads.table import op_table
@@ -310,6 +310,32 @@ def test_a_phase_settles_where_its_mean_power_meets_the_limit():
     assert run.clock_mhz < A100.clock_max_mhz
     assert run.energy_j / run.time_s == pytest.approx(150.0, rel=0.005)
     assert run.energy_j / run.time_s <= 150.0
+
+
+@given(st.floats(0.0, 0.5))
+def test_parts_of_a_step_swing_about_its_mean_power(swing):
+    share, power = (np.array(one, dtype=np.float64) for one in zip(*swings(swing), strict=True))
+    assert share.sum() == pytest.approx(1.0)
+    assert share @ power == pytest.approx(1.0)
+    # a lognormal's coefficient of variation
+    assert share @ (power - 1.0) ** 2 == pytest.approx(math.expm1(swing**2), rel=0.02, abs=1e-12)
+
+
+def test_hot_parts_throttle_while_the_mean_keeps_to_the_limit_and_cool_ones_do_not_fill_it():
+    passes, top = passes_of(priced_gemms(m=(8192, 16384)), 0.0), A100.clock_max_mhz
+    free = run_phase(passes, top, math.inf)
+    asked_w = free.energy_j / free.time_s
+    above, below, far = (run_swinging(passes, top, share * asked_w, 0.15) for share in (1.1, 0.85, 1.7))
+    plain = run_phase(passes, top, 0.85 * asked_w)
+    assert free.time_s < above.time_s < below.time_s
+    assert above.throttled
+    assert above.energy_j / above.time_s < asked_w
+    # the mean of a swinging step stays below a limit that a steady one fills
+    assert below.energy_j / below.time_s < plain.energy_j / plain.time_s
+    # a limit far above all parts, and no swing at all, change nothing
+    assert (far.time_s, far.energy_j, far.throttled) == (free.time_s, free.energy_j, False)
+    steady = run_swinging(passes, top, 0.85 * asked_w, 0.0)
+    assert (steady.time_s, steady.energy_j) == pytest.approx((plain.time_s, plain.energy_j))
 
 
 def test_gaps_leave_power_for_the_kernels_between_them():

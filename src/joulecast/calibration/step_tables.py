@@ -14,6 +14,7 @@ from joulecast.coefficients.training import Scales
 from joulecast.errors import JoulecastError
 from joulecast.gpus import load_gpu
 from joulecast.physics.power import spin_w
+from joulecast.physics.throttle import swings
 from joulecast.physics.timeline import pass_time_s
 from joulecast.scenarios.training.question import forward_pass, told_apart
 from joulecast.scenarios.training.scales import CLASSES
@@ -25,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 #: Scales that a time depends on, and those that power does beside.
 TIMED = (*CLASSES, "host", "communication", "copying")
-POWERED = ("energy", "static", "voltage_floor", "voltage_knee", "limit_share")
+POWERED = ("energy", "static", "voltage_floor", "voltage_knee", "limit_share", "power_swing")
 
 #: All of them, in the order of columns of arrays of scales.
 SCALES = (*TIMED, *POWERED)
@@ -236,7 +237,8 @@ def evaluated(tables: RunTables, scales: Floats) -> tuple[Floats, Floats]:
     time_s, power_w, _ = _over_clock(tables, scales)
     if time_s.shape[-1] == 1:
         return time_s[..., 0], power_w[..., 0]
-    return _settled(time_s, power_w, tables.limit_w * scales[:, SCALES.index("limit_share"), None])
+    limit_w = tables.limit_w * scales[:, SCALES.index("limit_share"), None]
+    return _swinging(time_s, power_w, limit_w, scales[:, SCALES.index("power_swing"), None])
 
 
 def _over_clock(tables: RunTables, scales: Floats) -> tuple[Floats, Floats, Floats]:
@@ -282,6 +284,16 @@ def _core_scale(tables: RunTables, floor: Any, knee: Any) -> Floats:
     family = voltage(tables.clock_mhz) / voltage(tables.rate_mhz[:, None])
     ratio = np.where(np.isfinite(tables.own_voltage), tables.own_voltage, family)
     return np.asarray(ratio ** tables.exponent[:, None])
+
+
+def _swinging(time_s: Floats, power_w: Floats, limit_w: Floats, swing: Floats) -> tuple[Floats, Floats]:
+    """As `_settled`, parts of the step at powers of their own, each at its clock."""
+    total_s, total_j = np.zeros(limit_w.shape), np.zeros(limit_w.shape)
+    for share, power in swings(swing):
+        part_s, part_w = _settled(time_s, power_w, limit_w / power)
+        total_s = total_s + share * part_s
+        total_j = total_j + share * part_s * part_w * power
+    return total_s, total_j / total_s
 
 
 def _settled(time_s: Floats, power_w: Floats, limit_w: Floats) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.step_tables import POWERED, SCALES, TIMED, RunTables, evaluated, figures, taken, vector_of
-from joulecast.coefficients.training import Scales
+from joulecast.coefficients.training import POWER_SWING, Scales
 from joulecast.errors import InputError
 from joulecast.physics.timeline import pass_time_s
 from joulecast.scenarios.training.scales import CLASSES
@@ -29,6 +29,7 @@ _EXPECTED = {
     "voltage_floor": (0.75, 0.15, 0.4, 0.98),
     "voltage_knee": (0.7, 0.2, 0.1, 0.95),
     "limit_share": (1.0, 0.03, 0.85, 1.05),
+    "power_swing": (POWER_SWING, 0.1, 0.0, 0.6),
 }
 _LOGS = (*TIMED, "energy", "static")
 

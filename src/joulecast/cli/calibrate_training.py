@@ -29,6 +29,7 @@ _MEANING = {
     "voltage_floor": "voltage at low clocks, over highest",
     "voltage_knee": "clock where it starts to rise, over highest",
     "limit_share": "power that throttling settles at, over limit",
+    "power_swing": "how power swings within a step",
 }
 
 

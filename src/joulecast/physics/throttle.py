@@ -20,6 +20,9 @@ _FIRST_SLOPE = 1.8
 _TOGETHER = 3
 _MOST_STEPS = 40
 
+#: Parts that `swings` divides a step into: points and weights of a normal distribution (Gauss and Hermite).
+_POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
+
 
 def settled_clock_mhz(
     power_w: Callable[[Floats, npt.NDArray[np.intp]], Floats],
@@ -126,3 +129,22 @@ def clock_at_limit(
     # One more step costs no power: what is left of the miss is straight to the second order.
     kept = place - np.clip(miss / slope, -_TOLERANCE, None) - _BELOW
     return np.asarray(np.clip(np.exp(kept), np.minimum(clock_min_mhz, clock_mhz), clock_mhz))
+
+
+def swings(swing: Any) -> tuple[tuple[float, Floats], ...]:
+    """Parts of a step by what they draw: the driver sees them apart, and lowers the clock in those that are over.
+
+    Parameters
+    ----------
+    swing : array_like
+        Standard deviation of the logarithm of power over the work of a step. Dimensionless.
+
+    Returns
+    -------
+    tuple of (float, ndarray)
+        Share of the work, and its power over the mean of the step; their products sum to 1.
+    """
+    shares = _WEIGHTS / _WEIGHTS.sum()
+    power = np.exp(np.multiply.outer(_POINTS, np.asarray(swing, dtype=np.float64)))
+    power = power / np.tensordot(shares, power, axes=1)
+    return tuple((float(share), one) for share, one in zip(shares, power, strict=True))

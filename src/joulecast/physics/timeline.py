@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +13,15 @@ from joulecast.coefficients.schema import PowerCoefficients
 from joulecast.gpus import Gpu
 from joulecast.physics.power import core_scale, spin_w
 from joulecast.physics.priced import Floats, Priced, timed
-from joulecast.physics.throttle import clock_at_limit
+from joulecast.physics.throttle import clock_at_limit, swings
 from joulecast.physics.timing import ModuleTimes, duration_s, without_parts
 
 #: Exponent of the smooth maximum between GPU time and host time of a pass: near the crossing each waits
 #: for the other now and then.
 HOST_SHARPNESS = 8.0
+
+#: Share of a phase's work that may throttle before the phase is said to.
+_FEW = 0.1
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,50 @@ def run_phase(passes: Passes, clock_mhz: float, power_limit_w: float) -> Run:
     runs = run_phases(passes, np.array([clock_mhz], dtype=np.float64), np.array([power_limit_w], dtype=np.float64))
     figures = {name: value.item() for name, value in runs.__dict__.items() if name != "kernel_s"}
     return Run(**figures, kernel_s=runs.kernel_s)
+
+
+def run_swinging(passes: Passes, clock_mhz: float, power_limit_w: float, swing: float) -> Run:
+    """As `run_phase`, parts of the phase at powers of their own (`joulecast.physics.throttle.swings`).
+
+    A phase of many milliseconds is long beside the driver's control loop: its hot parts throttle while its mean is
+    below the limit, and its cool ones run on at the clock asked for where it is not.
+
+    Parameters
+    ----------
+    passes, clock_mhz, power_limit_w
+        As for `run_phase`.
+    swing : float
+        Standard deviation of the logarithm of power over the work of the phase. Dimensionless.
+
+    Returns
+    -------
+    Run
+        Clock and times of operations are means over the parts; it throttles where more than a tenth of the work does.
+    """
+    plain = run_phase(passes, clock_mhz, math.inf)
+    asked_w = plain.energy_j / plain.time_s
+    shares, power = (np.array(column, dtype=np.float64) for column in zip(*swings(swing), strict=True))
+    if asked_w * power.max() <= power_limit_w:
+        return plain
+    again, _ = repeated(passes, np.zeros(shares.size, dtype=np.intp))
+    parts = run_phases(again, np.full(shares.size, float(clock_mhz)), power_limit_w / power)
+    time_s = float(shares @ parts.time_s)
+
+    def mean(values: Floats) -> float:
+        return float(shares @ values)
+
+    return Run(
+        clock_mhz=mean(parts.time_s * parts.clock_mhz) / time_s,
+        throttled=mean(parts.throttled.astype(np.float64)) > _FEW,
+        time_s=time_s,
+        energy_j=mean(power * parts.energy_j),
+        gpu_s=mean(parts.gpu_s),
+        host_s=mean(parts.host_s),
+        idle_s=mean(parts.idle_s),
+        idle_j=mean(parts.idle_j),
+        excess=max(math.log(asked_w / power_limit_w), 0.0),
+        kernel_s=np.asarray(shares @ parts.kernel_s.reshape(shares.size, -1)),
+    )
 
 
 def run_phases(passes: Passes, clock_mhz: Floats, power_limit_w: Floats) -> Runs:

@@ -19,6 +19,7 @@ from joulecast.coefficients.training import Scales
 from joulecast.coefficients.transfer import power_coefficients
 from joulecast.gpus import load_gpu
 from joulecast.physics.power import core_scale, static_power_w
+from joulecast.physics.throttle import swings
 from joulecast.validation.runs import ScoredRun
 
 Floats = npt.NDArray[np.float64]
@@ -83,6 +84,18 @@ class Curve:
         rising = np.maximum.accumulate(self.busy_w)
         return float(np.exp(np.interp(np.log(limit_w), np.log(rising), np.log(self.clock_mhz))))
 
+    def held(self, clock_mhz: float, limit_w: float, swing: float) -> tuple[float, float]:
+        """Time over that at the highest clock, and power while computing, up to a clock and under a limit. [-, W]
+
+        Parts of the computing draw powers of their own (`joulecast.physics.throttle.swings`).
+        """
+        parts = []
+        for share, power in swings(swing):
+            ratio, busy_w, _ = self.at_clock(min(clock_mhz, self.at_limit(limit_w / float(power))))
+            parts.append((share * ratio, share * ratio * busy_w * float(power)))
+        ratio, energy = np.sum(parts, axis=0)
+        return float(ratio), float(energy / ratio)
+
 
 @dataclass(frozen=True)
 class _Rank:
@@ -127,7 +140,7 @@ def score_pipelines(folder: Path, tell: Tell) -> list[ScoredRun]:
             stages.spin(spin_w_per_sm(gpu, others))
             scales = _fitted(stages, others)
             curves = [stages.curve(model, last, scales) for last in (False, True)]
-            out += _scored(gpu, model, models[model], curves, scales.limit_share)
+            out += _scored(gpu, model, models[model], curves, scales)
     return out
 
 
@@ -318,11 +331,13 @@ def pipeline_s(computing_s: Sequence[float], micro_batches: int) -> float:
     return (micro_batches - 1) * float(each.max()) + float(each.sum()) * deep / len(each)
 
 
-def _scored(
-    gpu: str, model: str, ranks: Sequence[_Rank], curves: Sequence[Curve], limit_share: float
-) -> list[ScoredRun]:
+def _scored(gpu: str, model: str, ranks: Sequence[_Rank], curves: Sequence[Curve], scales: Scales) -> list[ScoredRun]:
     whole_s, default_w = _highest(ranks), load_gpu(gpu).power_limit_default_w
     count = ranks[0].micro_batches
+
+    def held(curve: Curve, clock_mhz: float | None, limit_w: float) -> tuple[float, float]:
+        return curve.held(clock_mhz or np.inf, limit_w * scales.limit_share, scales.power_swing)
+
     highest_s = float(np.median([one.time_s for one in at_highest(ranks)]))
     beside_s = max(highest_s - pipeline_s(list(whole_s.values()), count), 0.0)
     kinds: dict[str, list[tuple[float, float, float, float, float]]] = defaultdict(list)
@@ -332,9 +347,8 @@ def _scored(
         busy, waiting, computing = [], [], []
         for one in plan:
             curve = curves[one.last]
-            held = curve.at_limit((one.limit_w or default_w) * limit_share)
-            ratio, busy_w, _ = curve.at_clock(min(one.clock_mhz or np.inf, held))
-            computing.append(whole_s[one.rank] * ratio / curve.at_clock(curve.at_limit(default_w * limit_share))[0])
+            ratio, busy_w = held(curve, one.clock_mhz, one.limit_w or default_w)
+            computing.append(whole_s[one.rank] * ratio / held(curve, None, default_w)[0])
             busy.append(busy_w)
             waiting.append(curve.at_clock(one.clock_mhz or np.inf)[2])  # no limit binds a GPU that waits
         time_s = pipeline_s(computing, count) + beside_s

@@ -42,9 +42,8 @@ def score_stage_clocks(folder: Path, tell: Tell) -> list[ScoredRun]:
             predicted = []
             for clock in found["sm_clock_MHz"]:
                 # the A100s of this source draw more than the part's limit
-                settled = min(float(clock), curve.at_limit(limit) if gpu == "A40" else np.inf)
-                ratio, busy_w, _ = curve.at_clock(settled)
-                predicted.append((ratio, busy_w))
+                held_w = limit if gpu == "A40" else np.inf
+                predicted.append(curve.held(float(clock), held_w, Scales().power_swing))
             times, watts = np.array(predicted).T
             measured_s, measured_j = found["time_s"].to_numpy(), found["gpu_energy_J"].to_numpy()
             t, m = times / times[-1], measured_s / measured_s[-1]

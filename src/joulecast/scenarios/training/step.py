@@ -19,7 +19,7 @@ from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.training import Step
 from joulecast.physics.power import POWER_MODULES, spinning_power_w, static_power_w
 from joulecast.physics.settled import module_energy_j
-from joulecast.physics.timeline import Passes, pass_time_s, run_phase
+from joulecast.physics.timeline import Passes, pass_time_s, run_swinging
 from joulecast.physics.uncertainty import bounds, combined, of_sum, under_limit_width
 from joulecast.scenarios.pricing import Rows, passes_of, prepared
 from joulecast.scenarios.training.layout import Layout
@@ -182,7 +182,8 @@ def run_step(
     Notes
     -----
     A pipeline of p stages and m micro-batches takes ``m t_max + (sum of the stages - t_max) / chunks`` [1]_; the whole
-    step settles at one clock, at which the mean power, waiting included, meets the limit.
+    step, waiting included, settles under the limit, its hot parts at lower clocks than the others
+    (`joulecast.physics.timeline.run_swinging`).
 
     References
     ----------
@@ -211,7 +212,7 @@ def run_step(
     waits, sent_w = Waits(), 0.0
     for _ in range(_TURNS):
         # bytes of exchanges take power beside the passes: the limit holds for both
-        run = run_phase(_with_wait(passes, waits), clock_mhz, limit_w - sent_w)
+        run = run_swinging(_with_wait(passes, waits), clock_mhz, limit_w - sent_w, scales.power_swing)
         times = _pass_times(passes, run.kernel_s)
         spread = _uneven(passes, run.kernel_s * staged, inner, first, layout.pp)
         each = dict(zip(names, times.tolist(), strict=True))
@@ -228,8 +229,10 @@ def run_step(
     spinning_w = float(spinning_power_w(run.clock_mhz, gpu, rows.priced.power))
     idle_s = max(time_s - float(runs @ run.kernel_s) - waits.spinning, 0.0)
     modules = dict(zip(POWER_MODULES, module_j.tolist(), strict=True))
-    modules["exchanges"] = sent_j
     modules["waiting"] = spinning_w * waits.spinning + static_w * idle_s
+    # parts of the step ran at clocks of their own: what they drew is shared out as at their mean
+    shared_out = run.energy_j / run.time_s * time_s / sum(modules.values())
+    modules = {name: value * shared_out for name, value in modules.items()} | {"exchanges": sent_j}
     energy_j = sum(modules.values())
     by_pass = np.bincount(passes.pass_of, weights=module_energy_j(rows.priced, run.kernel_s, run.clock_mhz).sum(axis=0)
                           * passes.count, minlength=len(names))  # fmt: skip
