@@ -149,6 +149,13 @@ def test_experts_that_do_not_divide_are_refused():
         jc.predict("mistralai/Mixtral-8x7B-v0.1", "h100", batch=16, dp=16, ep=16, **HOW)
 
 
+def test_overlap_without_collectives_is_refused_or_told(capsys):
+    assert main(["predict", SMALL, "--gpu", "h100", "--overlap", "0.5"]) == 2
+    assert "--overlap changes nothing without --tp" in capsys.readouterr().err
+    alone = jc.predict(SMALL, "h100", overlap=0.5)
+    assert "overlap changes nothing: this layout has no collectives" in alone.notes
+
+
 def test_overlap_hides_collectives_and_never_more_than_them():
     slow = HOW | {"clock_mhz": 1200}  # no limit throttles what overlaps more
     found = [jc.predict(SMALL, "h100", batch=32, tp=2, overlap=share, **slow) for share in (0.0, 0.5, 1.0)]

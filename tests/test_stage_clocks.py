@@ -75,7 +75,7 @@ def test_plans_do_at_least_as_well_as_one_clock_for_all(plans):
 
 def test_stages_may_hold_different_numbers_of_layers():
     even = jc.stage_clocks("gpt2-xl", "a100", **JOB)
-    fewer = jc.stage_clocks("gpt2-xl", "a100", layers_by_stage=[13, 13, 13, 9], **JOB)
+    fewer = jc.stage_clocks("gpt2-xl", "a100", stage_layers=[13, 13, 13, 9], **JOB)
     assert fewer.uniform[-1].time_s < even.uniform[-1].time_s
 
 
@@ -83,8 +83,10 @@ def test_stages_may_hold_different_numbers_of_layers():
     ("asked", "says"),
     [
         ({"pp": 1, "gpus": 1}, "pipeline"),
-        ({"layers_by_stage": [12, 12, 12]}, "add up"),
-        ({"layers_by_stage": [48, 0, 0, 0]}, "add up"),
+        ({"stage_layers": [12, 12, 12]}, "3 numbers for pp=4"),
+        ({"stage_layers": [48, 0, 0, 0]}, "at least 1"),
+        ({"stage_layers": [12, 12, 12, 13]}, "add up to the 48 layers"),
+        ({"gpus": 5, "pp": 5}, "10,10,10,9,9"),
     ],
 )
 def test_what_is_no_pipeline_is_refused(asked, says):
@@ -102,4 +104,4 @@ def test_the_command_line_plans_them(capsys):
     page = capsys.readouterr().out
     assert "clocks by stage" in page
     assert max(map(len, page.splitlines())) <= 80
-    assert main([*asked[:-1], "--stage-layers", "12,12,12,12"]) == 2
+    assert main([*asked[:-3], "--stage-layers", "12,12,12,12", "--pp", "1"]) == 2

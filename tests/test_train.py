@@ -202,6 +202,50 @@ def test_an_unknown_option_is_named():
         jc.train("gpt2", "a100", micro_batches=3)
 
 
+def test_stages_of_unlike_layers_wait_for_the_longest_which_holds_the_most():
+    asked = {"precision": "bf16", "sequence_tokens": 512, "global_batch": 64, "clock_mhz": 1000}
+    even, same, more, fewer = (
+        jc.train("gpt2-xl", "a100", gpus=4, pp=4, stage_layers=layers, **asked)
+        for layers in (None, [12, 12, 12, 12], [18, 10, 10, 10], [13, 13, 13, 9])
+    )
+    assert (same.step_time_s, same.step_energy_j) == (even.step_time_s, even.step_energy_j)
+    assert same.memory == even.memory
+    # the first of 18 layers holds half as much again as one of 12
+    for part in ("weights", "gradients", "optimizer"):
+        assert more.memory.parts[part] == pytest.approx(1.5 * even.memory.parts[part])
+    # 64 micro-batches of the longest stage, and once through the others: 1.5 times, but for the head of the last stage
+    assert 1.2 < more.step_time_s / even.step_time_s < 1.5
+    assert more.parts_s["bubble"] > even.parts_s["bubble"] > fewer.parts_s["bubble"]
+    assert more.parts_s["forward"] == pytest.approx(even.parts_s["forward"])
+    # what is computed is the same, wherever it is; waiting draws more than nothing
+    assert more.step_energy_j > even.step_energy_j > fewer.step_energy_j
+    five = jc.train("gpt2-xl", "a100", gpus=5, pp=5, stage_layers=[10, 10, 10, 9, 9], **asked)
+    assert five.step_time_s < even.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "says"),
+    [
+        ("gpt2", {"channels_last": True}, "channels_last changes nothing: openai-community/gpt2 has no convolutions"),
+        ("gpt2", {"autotuned": True}, "autotuned changes nothing"),
+        ("gpt2", {"fused_norms": True}, "no norms behind convolutions"),
+        ("vgg16", {"fused_norms": True}, "no norms behind convolutions"),
+        ("resnet50", {"direct_groups": True}, "no grouped convolutions"),
+    ],
+)
+def test_what_a_model_has_no_operations_for_is_told(model, asked, says):
+    sizes = {"sequence_tokens": 128} if model == "gpt2" else {}
+    job, plain = (jc.train(model, "a100", **sizes, **given) for given in (asked, {}))
+    assert job.step_time_s == plain.step_time_s
+    assert any(says in one for one in job.warnings)
+    assert not any("changes nothing" in one for one in plain.warnings)
+
+
+def test_what_changes_something_is_not_said_to_change_nothing():
+    asked = {"channels_last": True, "autotuned": True, "fused_norms": True}
+    assert not any("changes nothing" in one for one in jc.train("resnet50", "a100", **asked).warnings)
+
+
 def test_a_model_of_no_like_layers_takes_no_pipeline():
     with pytest.raises(InputError, match="like layers"):
         jc.train("resnet50", "a100", gpus=2, pp=2)
@@ -235,7 +279,11 @@ def test_a_run_is_as_long_as_its_data(eight):
         (["--gpus", "4", "--cp", "4", "--sequence", "1022"], "cp=4: the nearest that does is 1024"),
         (["--gpus", "8", "--tp", "8", "--ep", "3"], "the nearest that does is ep=2"),
         (["--gpus", "8", "--zero", "3", "--shard-group", "3"], "the nearest that does is 2"),
-        (["--gpus", "5", "--pp", "5"], "12 layers do not divide by pp=5: the nearest that does is pp=4"),
+        (["--gpus", "5", "--pp", "5"], "12 layers do not divide by pp=5: the nearest that does is pp=4; or give "
+                                       "stage_layers, as 3,3,2,2,2"),
+        (["--gpus", "2", "--pp", "2", "--stage-layers", "5,6"], "must add up to the 12 layers"),
+        (["--stage-layers", "12"], "--stage-layers changes nothing without --pp of 2 or more"),
+        (["--gpus", "2", "--pp", "2", "--stage-layers", "5,x"], "--stage-layers takes a whole number"),
     ],
 )  # fmt: skip
 def test_layouts_that_divide_nothing_are_refused_with_what_would(capsys, flags, says):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
@@ -27,7 +26,8 @@ def train(source: Any, gpu: str | Gpu, **options: Any) -> TrainingPrediction:
         ``master_weights``, ``clip_gradients``, ``accumulate``, ``checkpointing``, ``checkpointed_layers``,
         ``trainable``, ``frozen_layers``, ``lora_rank``, ``lora_targets``. Fields of
         `joulecast.scenarios.training.layout.Layout`: ``gpus``, ``tp``, ``pp``, ``cp``, ``ep``, ``zero``,
-        ``shard_group``, ``sequence_parallel``, ``schedule``, ``chunks``, ``gpus_per_node``, ``node_link_gb_s``.
+        ``shard_group``, ``sequence_parallel``, ``schedule``, ``chunks``, ``stage_layers``, ``gpus_per_node``,
+        ``node_link_gb_s``.
         Of the run, as `joulecast.scenarios.training.train.train` takes them: ``global_batch``, ``steps`` or
         ``samples`` or ``tokens`` with ``epochs``, ``launch_mode``, ``attention``, ``changes``, ``clock_mhz``,
         ``power_limit_w``, ``host_us_per_launch``, ``input_samples_per_s``, ``site``, ``ignore_memory``.
@@ -50,9 +50,7 @@ def train(source: Any, gpu: str | Gpu, **options: Any) -> TrainingPrediction:
     return predict_training(forward_pass(source, model, recipe), gpu, recipe, layout, **run)
 
 
-def stage_clocks(
-    source: Any, gpu: str | Gpu, *, layers_by_stage: Sequence[int] | None = None, **options: Any
-) -> StagePlans:
+def stage_clocks(source: Any, gpu: str | Gpu, **options: Any) -> StagePlans:
     """Clocks for each stage of a pipeline that take the least energy for a time of an iteration.
 
     Parameters
@@ -60,10 +58,8 @@ def stage_clocks(
     source : str, Path, Workload, mapping or list
         As for `train`.
     gpu : str or Gpu
-    layers_by_stage : sequence of int, optional
-        Layers of each stage; even by default.
     **options
-        As for `train`; ``pp`` is the number of stages.
+        As for `train`; ``pp`` is the number of stages, ``stage_layers`` what each holds.
 
     Returns
     -------
@@ -74,7 +70,7 @@ def stage_clocks(
     InputError
         For anything that can't be used as given.
     """
-    from joulecast.scenarios.training.layout import micro_batches, whole_numbers
+    from joulecast.scenarios.training.layout import micro_batches
     from joulecast.scenarios.training.question import forward_pass, told_apart
     from joulecast.scenarios.training.stages import stage_plans
 
@@ -87,7 +83,4 @@ def stage_clocks(
     whole = run.get("global_batch")
     count = recipe.accumulate if whole is None else micro_batches(whole, micro, layout)
     how = {name: run[name] for name in ("launch_mode", "attention") if name in run}
-    split = None if layers_by_stage is None else whole_numbers("layers_by_stage", layers_by_stage)
-    return stage_plans(
-        forward, load_gpu(gpu, run.get("changes")), recipe, layout, micro_batches=count, layers_by_stage=split, **how
-    )
+    return stage_plans(forward, load_gpu(gpu, run.get("changes")), recipe, layout, micro_batches=count, **how)

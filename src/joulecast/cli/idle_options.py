@@ -20,6 +20,7 @@ _GO_WITH: tuple[tuple[str, Any, str, Mapping[str, Callable[[Any], bool]]], ...] 
     ("shard_group", None, "--zero", {"zero": _more_than(0)}),
     ("schedule", None, "--pp of 2 or more", {"pp": _more_than(1)}),
     ("chunks", None, "--pp of 2 or more", {"pp": _more_than(1)}),
+    ("stage_layers", None, "--pp of 2 or more", {"pp": _more_than(1)}),
     ("schedule", "interleaved", "--chunks of 2 or more", {"chunks": _more_than(1)}),
     ("sequence_parallel", True, "--tp of 2 or more", {"tp": _more_than(1)}),
     ("epochs", None, "--samples or --tokens", {name: lambda _: True for name in ("samples", "tokens")}),

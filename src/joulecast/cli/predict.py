@@ -129,6 +129,8 @@ def predict(
         "ignore_memory": ignore_memory or None,
         "strict": strict or None,
     }
+    if run["overlap"] is not None and not any(run[name] not in (None, 1) for name in ("tp", "pp", "ep", "dp")):
+        raise InputError("--overlap changes nothing without --tp, --pp, --ep or --dp of 2 or more")
     clocks = options.numbers("--clock", clock, "MHz") or (None,)
     limits = options.numbers("--power-limit", power_limit, "W", example="200:400:50") or (None,)
     points = _points(clocks, limits)

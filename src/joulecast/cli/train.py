@@ -10,7 +10,6 @@ import typer
 from joulecast.cli import footprint_options, options
 from joulecast.cli.idle_options import refuse_idle
 from joulecast.cli.output import Answer, chosen_format, give
-from joulecast.errors import InputError
 from joulecast.workloads.onnx_dims import sized
 
 
@@ -109,7 +108,7 @@ def train(
         bool, typer.Option("--stage-clocks", help="Plan a clock for each pipeline stage.", rich_help_panel=_LAYOUT)
     ] = False,
     stage_layers: Annotated[
-        str | None, _option("--stage-layers", "N,N,...", "Layers of each stage, for that [even].", _LAYOUT)
+        str | None, _option("--stage-layers", "N,N,...", "Layers of each stage [even].", _LAYOUT)
     ] = None,
     clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock.", _LAYOUT)] = None,
     power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit of one GPU.", _LAYOUT)] = None,
@@ -182,6 +181,7 @@ def train(
         },
         "sequence_parallel": sequence_parallel or None,
         "single_process": single_process or None,
+        "stage_layers": _stages(stage_layers),
         "schedule": options.word(schedule),
         "node_link_gb_s": options.real("--node-link", node_link, "GB/s", example="50"),
         "clock_mhz": options.real("--clock", clock, "MHz", example="1410"),
@@ -206,12 +206,8 @@ def train(
     prediction = jc.train(model, gpu, **asked)
     plans = None
     if stage_clocks:
-        split = options.numbers("--stage-layers", stage_layers, "layers", example="8,8,8,6")
         several = {name: value for name, value in asked.items() if name not in _OF_A_RUN and value is not None}
-        plans = jc.stage_clocks(model, gpu, layers_by_stage=None if split is None else [int(n) for n in split],
-                                **several)  # fmt: skip
-    elif stage_layers is not None:
-        raise InputError("--stage-layers says what stages hold for --stage-clocks: give that too")
+        plans = jc.stage_clocks(model, gpu, **several)
     give(
         Answer(
             lambda: training_page.page(prediction, plans),
@@ -221,6 +217,13 @@ def train(
         form,
         output,
     )
+
+
+def _stages(text: str | None) -> list[int] | None:
+    """Layers of each stage, told by commas."""
+    if text is None:
+        return None
+    return [options.whole("--stage-layers", one, example="each of 8,8,8,6") or 0 for one in text.split(",")]
 
 
 #: Options of a run that clocks of stages do not depend on, or take all.

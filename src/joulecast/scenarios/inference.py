@@ -371,6 +371,8 @@ def _layout_notes(execution: Execution, collectives: bool) -> tuple[str, ...]:
     notes = []
     if collectives and execution.overlap:
         notes.append(f"{execution.overlap:.0%} of the time of collectives is taken to overlap with other work")
+    elif execution.overlap:
+        notes.append("overlap changes nothing: this layout has no collectives")
     elif collectives:
         notes.append("collectives are taken to overlap with no other work")
     if execution.pp > 1 and execution.microbatches == 1:

@@ -44,6 +44,8 @@ class Layout:
         One of `SCHEDULES`.
     chunks : int
         Pieces of the model on each stage of an interleaved pipeline.
+    stage_layers : tuple of int, optional
+        Layers of each stage, as DeepSpeed, Megatron and PyTorch let one choose; alike by default.
     single_process : bool
         Whether one process drives all GPUs, as ``torch.nn.DataParallel`` does: weights are copied to all of them before
         each forward pass, gradients summed on the first after the backward pass, and kernels started one GPU after the
@@ -69,6 +71,7 @@ class Layout:
     sequence_parallel: bool = False
     schedule: str = "1f1b"
     chunks: int = 1
+    stage_layers: tuple[int, ...] | None = None
     single_process: bool = False
     gpus_per_node: int = 8
     node_link_gb_s: float | None = None
@@ -87,6 +90,8 @@ class Layout:
             raise UnknownNameError("pipeline schedule", self.schedule, SCHEDULES)
         if self.schedule != "interleaved" and self.chunks > 1:
             raise InputError("chunks belong to the interleaved schedule: give schedule='interleaved' with them")
+        if self.stage_layers is not None:
+            self._check_stages(self.stage_layers)
         if not isinstance(self.single_process, bool | np.bool_):
             raise InputError(f"single_process must be True or False, got {shortened(repr(self.single_process), 40)}")
         if self.single_process and (self.tp * self.pp * self.cp > 1 or self.zero or self.gpus > self.gpus_per_node):
@@ -119,6 +124,24 @@ class Layout:
             object.__setattr__(self, "shard_group", group)
         if self.node_link_gb_s is not None and not 0 < number(self.node_link_gb_s, "node_link_gb_s", "GB/s") <= 1e5:
             raise InputError(f"node_link_gb_s must be between 0 and 100,000 GB/s, got {self.node_link_gb_s}")
+
+    def _check_stages(self, given: Any) -> None:
+        if not isinstance(given, tuple | list | np.ndarray):
+            raise InputError(f"stage_layers takes whole numbers in a list, not {shortened(repr(given), 40)}")
+        layers = tuple(_whole("each of stage_layers", value, 1) for value in given)
+        if len(layers) != self.pp or self.pp == 1:
+            raise InputError(
+                f"stage_layers says what each stage of a pipeline holds: {len(layers)} numbers for pp={self.pp}"
+            )
+        if self.chunks > 1:
+            raise InputError("stages of an interleaved pipeline hold like pieces: leave stage_layers out, or chunks")
+        object.__setattr__(self, "stage_layers", layers)
+
+    @property
+    def stage_shares(self) -> tuple[float, ...]:
+        """Share of the layers that each stage of the pipeline holds."""
+        layers = self.stage_layers or (1,) * self.pp
+        return tuple(one / sum(layers) for one in layers)
 
     @property
     def dp(self) -> int:
@@ -173,16 +196,3 @@ def _whole(name: str, value: Any, least: int) -> int:
             f"{name} must be a whole number of at least {least}, at most {2**24:,}, got {shortened(value)!r}"
         )
     return int(value)
-
-
-def whole_numbers(name: str, values: Any) -> tuple[int, ...]:
-    """Several whole numbers, none below 0.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-    """
-    if not isinstance(values, tuple | list | np.ndarray):
-        raise InputError(f"{name} takes whole numbers in a list, not {shortened(repr(values), 40)}")
-    return tuple(_whole(name, value, 0) for value in values)

@@ -67,14 +67,28 @@ def training_memory(step: Step, recipe: Recipe, layout: Layout, micro_batches: i
     Notes
     -----
     A stage of a pipeline keeps the activations of as many micro-batches as it has stages after it and itself (1F1B;
-    GPipe keeps all) [1]_. Layouts divide activations along tensor parallelism but for what lies whole on each GPU.
+    GPipe keeps all) [1]_; the stage that needs the most is told. Layouts divide activations along tensor parallelism
+    but for what lies whole on each GPU.
 
     References
     ----------
     .. [1] D. Narayanan et al., Efficient large-scale language model training on GPU clusters, SC 2021.
     """
     formats = recipe.formats
-    model = layout.tp * layout.pp
+    stages = [_of_stage(share, at, step, recipe, layout, micro_batches) for at, share in enumerate(layout.stage_shares)]
+    gb = {name: value / 1e9 for name, value in max(stages, key=lambda parts: sum(parts.values())).items()}
+    largest = step.held.largest_weight * dtype(formats.weights).output_bytes if layout.zero >= 3 else 0.0
+    buckets = min(gb["gradients"], 0.05) if layout.dp > 1 else 0.0
+    gb["buffers"] = 2 * largest / 1e9 + buckets + CONTEXT_GB + FRAGMENTATION * gb["activations"]
+    return TrainingMemory(MappingProxyType(gb), gpu.dram_gib * _GIB)
+
+
+def _of_stage(
+    share: float, at: int, step: Step, recipe: Recipe, layout: Layout, micro_batches: int
+) -> dict[str, float]:
+    """Weights, gradients, optimizer and activations of stage `at`, which holds a share of the layers. [B]"""
+    formats = recipe.formats
+    model = layout.tp / share
     divided = {at: layout.shards if layout.zero >= at else 1 for at in (1, 2, 3)}
     held = dtype(formats.weights).output_bytes
     frozen = max(step.parameters + step.added - step.trained, 0.0)
@@ -93,19 +107,14 @@ def training_memory(step: Step, recipe: Recipe, layout: Layout, micro_batches: i
     if layout.schedule == "gpipe":
         in_flight = float(micro_batches)
     else:
-        in_flight = float(min(micro_batches, layout.pp)) * (1.0 + (layout.pp - 1) / (layout.pp * layout.chunks)
+        in_flight = float(min(micro_batches, layout.pp - at)) * (1.0 + (layout.pp - 1) / (layout.pp * layout.chunks)
                                                             if layout.schedule == "interleaved" else 1.0)  # fmt: skip
     whole = step.held.whole_bytes / (layout.tp if layout.sequence_parallel else 1)
     saved = (whole + (step.saved_bytes - step.held.whole_bytes) / layout.tp) / layout.cp
-    activations = saved / layout.pp * in_flight + step.held.recomputed_bytes / layout.tp / layout.cp
+    activations = saved * share * in_flight + step.held.recomputed_bytes / layout.tp / layout.cp
     # what the widest operation writes beside: its result and the gradient of it
     activations += 2.0 * step.held.widest_bytes / layout.tp / layout.cp
-    largest = step.held.largest_weight * held if layout.zero >= 3 else 0.0
-    buckets = min(gradients, 50e6) if layout.dp > 1 else 0.0
-    parts = {"weights": weights, "gradients": gradients, "optimizer": optimizer, "activations": activations}
-    gb = {name: value / 1e9 for name, value in parts.items()}
-    gb["buffers"] = (2 * largest + buckets) / 1e9 + CONTEXT_GB + FRAGMENTATION * gb["activations"]
-    return TrainingMemory(MappingProxyType(gb), gpu.dram_gib * _GIB)
+    return {"weights": weights, "gradients": gradients, "optimizer": optimizer, "activations": activations}
 
 
 def refuse_what_does_not_fit(

@@ -20,7 +20,7 @@ from joulecast.physics.timing import duration_s
 from joulecast.scenarios.pricing import prepared
 from joulecast.scenarios.training.layout import Layout
 from joulecast.scenarios.training.step import OF_WEIGHTS, rows_before_layers
-from joulecast.scenarios.training.train import like_layers, one_micro_batch
+from joulecast.scenarios.training.train import layers_of_stages, one_micro_batch
 from joulecast.workloads.table import Workload
 
 Floats = npt.NDArray[np.float64]
@@ -103,7 +103,6 @@ def stage_plans(
     layout: Layout,
     *,
     micro_batches: int,
-    layers_by_stage: tuple[int, ...] | None = None,
     launch_mode: str = "eager",
     attention: str = "fused",
     exclude: tuple[str, ...] = (),
@@ -120,11 +119,9 @@ def stage_plans(
     gpu : str or Gpu
     recipe : Recipe
     layout : Layout
-        Its ``pp`` is the number of stages, at least 2.
+        Its ``pp`` is the number of stages, at least 2; its ``stage_layers`` say what each holds.
     micro_batches : int
         Of an iteration.
-    layers_by_stage : tuple of int, optional
-        Layers of each stage; even by default.
     launch_mode, attention : str
     exclude : tuple of str
 
@@ -145,10 +142,7 @@ def stage_plans(
     stages = layout.pp
     if stages < 2:
         raise InputError("stage clocks need a pipeline: give pp of 2 or more")
-    layers = like_layers(forward, layout)
-    split = layers_by_stage or tuple([layers // stages] * stages)
-    if len(split) != stages or sum(split) != layers or min(split) < 1:
-        raise InputError(f"{layers} layers on {stages} stages: give layers_by_stage as {stages} numbers that add up")
+    split = layers_of_stages(forward, layout)
     step = one_micro_batch(forward, replace(recipe, accumulate=micro_batches), layout, attention == "eager")
     execution = Execution(launch_mode, attention, "pytorch", tp=layout.tp, ep=layout.ep)
     lowered, rows = prepared(step.workload, described, execution, exclude)
@@ -162,7 +156,7 @@ def stage_plans(
     layers_curve, head, tail = (_curve(rows, mask & in_step, clocks) for mask in masks)
     curves = []
     for at, count in enumerate(split):
-        share = count / layers
+        share = count / sum(split)
         time_s, energy_j = layers_curve[0] * share, layers_curve[1] * share
         for edge, curve in ((0, head), (stages - 1, tail)):
             if at == edge:

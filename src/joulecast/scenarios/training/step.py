@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -214,7 +214,7 @@ def run_step(
         # bytes of exchanges take power beside the passes: the limit holds for both
         run = run_swinging(_with_wait(passes, waits), clock_mhz, limit_w - sent_w, scales.power_swing)
         times = _pass_times(passes, run.kernel_s)
-        spread = _uneven(passes, run.kernel_s * staged, inner, first, layout.pp)
+        spread = _uneven(passes, run.kernel_s * staged, inner, first, layout.stage_shares)
         each = dict(zip(names, times.tolist(), strict=True))
         waits = waits_of(each, spread, layout, micro_batches, exchange, input_s, copying_s * scales.copying)
         sent_w = sent_j / (float(passes.repeats @ times) + waits.total)
@@ -339,16 +339,20 @@ def rows_before_layers(
 
 
 def _uneven(
-    passes: Passes, kernel_s: Floats, inner: npt.NDArray[np.bool_], first: npt.NDArray[np.bool_], stages: int
-) -> float:
-    """Time of the slowest stage of a pipeline over the mean: the ends have embedding or vocabulary head beside."""
-    if stages == 1:
+    passes: Passes, kernel_s: Floats, inner: npt.NDArray[np.bool_], first: npt.NDArray[np.bool_],
+    shares: Sequence[float],
+) -> float:  # fmt: skip
+    """Time of the slowest stage of a pipeline over the mean: the ends have embedding or vocabulary head beside.
+
+    Stages hold `shares` of the layers.
+    """
+    if len(shares) == 1:
         return 1.0
-    busy = passes.count * kernel_s * stages
-    body = float(busy[inner].sum()) / stages
-    ends = max(float(busy[first].sum()), float(busy[~inner & ~first].sum()))
-    mean = float(busy.sum()) / stages
-    return (body + ends) / mean if mean > 0 else 1.0
+    busy = passes.count * kernel_s * len(shares)
+    stages = float(busy[inner].sum()) * np.array(shares)
+    stages[0] += busy[first].sum()
+    stages[-1] += busy[~inner & ~first].sum()
+    return float(stages.max() / stages.mean()) if stages.mean() > 0 else 1.0
 
 
 def _bound_by(parts: Mapping[str, float], passes: Passes, kernel_s: Floats, throttled: bool) -> str:

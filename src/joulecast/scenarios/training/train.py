@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -189,7 +189,11 @@ def train(
         intervals=figures.intervals,
         provenance=figures.provenance,
         table=figures.table,
-        warnings=(*_warnings(memory, described, limit, figures.energy_j / figures.time_s), *figures.warnings),
+        warnings=(
+            *_warnings(memory, described, limit, figures.energy_j / figures.time_s),
+            *figures.warnings,
+            *_idle(forward, recipe),
+        ),
         notes=tuple(dict.fromkeys((*forward.notes, *figures.notes))),
         info=MappingProxyType(
             {
@@ -266,23 +270,63 @@ def like_layers(forward: Workload, layout: Layout) -> int:
     return layers
 
 
+def layers_of_stages(forward: Workload, layout: Layout) -> tuple[int, ...]:
+    """How many layers each stage of a pipeline holds.
+
+    Raises
+    ------
+    InputError
+        If the model is not made of like layers, or they do not divide and nothing says what each stage holds, or that
+        does not add up.
+    """
+    layers = like_layers(forward, layout)
+    if layout.stage_layers is None:
+        _check_stages(layers, layout)
+        return (layers // layout.pp,) * layout.pp
+    if sum(layout.stage_layers) != layers:
+        raise InputError(
+            f"stage_layers must add up to the {layers} layers of {forward.name}, as {_as_even(layers, layout.pp)} do; "
+            f"{_listed(layout.stage_layers)} are {sum(layout.stage_layers)}"
+        )
+    return layout.stage_layers
+
+
+def _as_even(layers: int, stages: int) -> str:
+    """Layers of stages as alike as can be, the first ones holding one more."""
+    return _listed(layers // stages + (at < layers % stages) for at in range(stages))
+
+
+def _listed(layers: Iterable[int]) -> str:
+    return ",".join(str(one) for one in layers)
+
+
+def _check_stages(layers: int, layout: Layout) -> None:
+    pieces = layout.pp * layout.chunks
+    if layers % pieces == 0:
+        return
+    fits = [
+        (n, chunks)
+        for n in range(1, layers + 1)
+        for chunks in range(1, layers // n + 1)
+        if layers % (n * chunks) == 0 and (n > 1 or layout.chunks == 1) and (chunks > 1) == (layout.chunks > 1)
+    ]
+    pp, chunks = min(fits or [(1, 1)], key=lambda one: (abs(one[0] - layout.pp), abs(one[1] - layout.chunks)))
+    what, near = (
+        f"pp={stages}" + (f" x {pieces} chunks" if layout.chunks > 1 else "")
+        for stages, pieces in ((layout.pp, layout.chunks), (pp, chunks))
+    )
+    uneven = layout.chunks == 1 and layers >= layout.pp
+    also = f"; or give stage_layers, as {_as_even(layers, layout.pp)}" if uneven and layout.pp <= _FEW_STAGES else ""
+    raise InputError(f"{layers} layers do not divide by {what}: the nearest that does is {near}{also}")
+
+
+#: Stages whose layers an error spells out.
+_FEW_STAGES = 16
+
+
 def _check_layout(forward: Workload, layout: Layout, count: int) -> None:
     if layout.pp > 1:
-        layers = like_layers(forward, layout)
-        pieces = layout.pp * layout.chunks
-        if layers % pieces:
-            fits = [
-                (n, chunks)
-                for n in range(1, layers + 1)
-                for chunks in range(1, layers // n + 1)
-                if layers % (n * chunks) == 0 and (n > 1 or layout.chunks == 1) and (chunks > 1) == (layout.chunks > 1)
-            ]
-            pp, chunks = min(fits or [(1, 1)], key=lambda one: (abs(one[0] - layout.pp), abs(one[1] - layout.chunks)))
-            what, near = (
-                f"pp={stages}" + (f" x {pieces} chunks" if layout.chunks > 1 else "")
-                for stages, pieces in ((layout.pp, layout.chunks), (pp, chunks))
-            )
-            raise InputError(f"{layers} layers do not divide by {what}: the nearest that does is {near}")
+        layers_of_stages(forward, layout)
         if count < layout.pp and layout.schedule == "interleaved":
             raise InputError(
                 f"an interleaved pipeline takes at least as many micro-batches as stages: {count} for {layout.pp}"
@@ -303,6 +347,24 @@ PAGEABLE_GB_S = 5.0
 
 #: What of a recipe says how convolutions run.
 _CONVOLUTIONS = ("channels_last", "autotuned", "direct_groups")
+
+
+def _idle(forward: Workload, recipe: Recipe) -> Iterator[str]:
+    """What the recipe says of operations that the model lacks, so that it changes nothing."""
+    table = forward.tables.get("conv2d")
+    grouped = table is not None and bool((table["groups"] > 1).any())
+    norms = table is not None and any(layer.endswith(".norm") for layer in forward.layers)
+    needs = {
+        "channels_last": (table is not None, "convolutions"),
+        "autotuned": (table is not None, "convolutions"),
+        "fused_norms": (norms, "norms behind convolutions"),
+        "direct_groups": (grouped, "grouped convolutions"),
+    }
+    for name, (there, what) in needs.items():
+        if getattr(recipe, name) and not there:
+            yield f"{name} changes nothing: {forward.name} has no {what}"
+    if recipe.direct_groups and recipe.channels_last and grouped:
+        yield "direct_groups changes nothing with channels_last: those kernels are of maps whose channels lie apart"
 
 
 def _laid_out(forward: Workload, recipe: Recipe) -> Workload:

@@ -56,7 +56,7 @@ class Exchanges:
         self.scale = scale
         self.layout, self.gpu, self.link = layout, gpu, layout.link_gb_s(gpu)
         formats = recipe.formats
-        model = layout.tp * layout.pp
+        model = layout.tp / max(layout.stage_shares)  # the stage with the most of them ends last
         self.gradient_bytes = step.trained * dtype(formats.gradients).output_bytes / model
         moved = dtype(formats.model if formats.mixed else formats.weights).output_bytes
         self.weight_bytes = (step.parameters + step.added) * moved / model
