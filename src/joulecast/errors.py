@@ -54,12 +54,17 @@ class MissingExtraError(JoulecastError):
         self.extra = extra
 
 
+def visible(text: str) -> str:
+    """`text` without what steers a terminal (escapes, line ends, turned writing): a mark stands for each."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def shortened(value: object, limit: int = 80) -> str:
     """`value` as one printable line of at most `limit` characters, for quoting in a message.
 
     A path keeps its end, which names the file; anything else its beginning.
     """
-    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+    text = visible(str(value))
     if len(text) <= limit:
         return text
     if isinstance(value, os.PathLike):

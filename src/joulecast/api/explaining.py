@@ -105,7 +105,7 @@ def _predicted(source: Any, gpu: str | Gpu, options: Mapping[str, Any]) -> Outco
     bound: dict[str, float] = {}
     for phase in p.phases:
         bound[phase.bound_by] = bound.get(phase.bound_by, 0.0) + phase.time_s / p.time_s
-    return Outcome(p.time_s, p.energy_j, max(p.tokens_out, 1e-300), bound)
+    return Outcome(p.time_s, p.energy_j, p.tokens_out or 1.0, bound)
 
 
 def _trained(source: Any, gpu: str | Gpu, options: Mapping[str, Any]) -> Outcome:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from joulecast.errors import JoulecastError
+from joulecast.errors import JoulecastError, visible
 
 #: Exit codes: done, a fault of ours, something that the caller can put right, stopped from the keyboard or a pipe.
 DONE, FAULT, REFUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
@@ -80,8 +80,7 @@ def _complain(text: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    words = " ".join(str(text).split())
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+    return visible(" ".join(str(text).split()))
 
 
 def _close_pipe() -> None:

@@ -107,10 +107,12 @@ def facts(prediction: Prediction, site: Site, one: str) -> Facts:
     ):
         if rate is not None:
             value, interval = bounded[key], (bounded[f"{key}_lower"], bounded[f"{key}_upper"])
-            at, million = text.significant(float(rate)), text.significant(per_million(prediction, value))
             half = text.plus_minus(summary.relative_half_width(abs(value), interval))
-            amount = f"{text.significant(value)} {unit} {half}"
-            items.append((name, (amount, f"at {at} {unit} a kWh;", f"{million} {unit} a million {one}s")))
+            told = [f"{text.significant(value)} {unit} {half}", f"at {text.significant(float(rate))} {unit} a kWh"]
+            if prediction.tokens_out:
+                told[-1] += ";"
+                told.append(f"{text.significant(per_million(prediction, value))} {unit} a million {one}s")
+            items.append((name, tuple(told)))
     if found.carbon_g_co2e is not None:
         items.append(("", (site.carbon_source,)))
     items += [("", (note,)) for note in found.notes]

@@ -199,8 +199,9 @@ def _energy_facts(prediction: Prediction, top: int) -> Facts:
     ]
     if top:
         items.append(("  by layer", share_texts(prediction.layers, top)))
-    per_million = text.energy(summary.energy_per_million_tokens_j(prediction))
-    items.append((f"  per M {unit_of(prediction)}s", (per_million,)))
+    if prediction.tokens_out:
+        per_million = text.energy(summary.energy_per_million_tokens_j(prediction))
+        items.append((f"  per M {unit_of(prediction)}s", (per_million,)))
     return Facts(tuple(items), title="where the joules go", label_width=16)
 
 

@@ -93,7 +93,9 @@ def page(told: Told) -> list[Block]:
     x, y = told.pair
     whole = f"front: {x.title} against {y.title}, {_points(found.front.size)}"
     some = f", {front.size} of them here" if front.size < found.front.size else ""
-    blocks += [Heading(whole + some), _front_table(told, front, labels)]
+    blocks.append(Heading(whole + some))
+    if front.size:
+        blocks.append(_front_table(told, front, labels))
     blocks.append(
         Facts(tuple((f"  {number}", (what,)) for what, number in labels.items()), label_width=7, title="points")
     )
@@ -218,6 +220,8 @@ _ALIKE = 1e-3
 def _front_shown(told: Told) -> Any:
     """Points of the front that the page shows: its ends and even steps between, none nearly the same as another."""
     front = told.found.front
+    if not front.size:  # of tokens, and the workload counts none
+        return front
     figures = told.found.rows(front)
     x, y = (figures[one.column] for one in told.pair)
     apart = [0]

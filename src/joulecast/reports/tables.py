@@ -1,4 +1,7 @@
-"""Plain tables and lists of facts become lines of a terminal or of a pipe: the same text, with or without colour."""
+"""Plain tables and lists of facts become lines of a terminal or of a pipe: the same text, with or without colour.
+
+Names come from files that others wrote, so nothing in a line may steer the terminal.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from joulecast.errors import visible
 from joulecast.reports.text import in_middle
 
 #: A piece of a line and its style, in rich's words; empty for none.
@@ -152,7 +156,8 @@ def page_width(stream: IO[str]) -> int:
 def plain(blocks: Iterable[Block], width: int = 80) -> str:
     """The blocks as text without colour, a blank line between them, nothing cut."""
     return "\n\n".join(
-        "\n".join("".join(text for text, _ in line).rstrip() for line in block.lines(width)) for block in blocks
+        "\n".join(visible("".join(text for text, _ in line)).rstrip() for line in block.lines(width))
+        for block in blocks
     )
 
 
@@ -170,7 +175,7 @@ def show(blocks: Sequence[Block], stream: IO[str]) -> None:
         if i:
             console.print()
         for line in block.lines(width, cut=True):
-            text = Text.assemble(*((printable(piece, stream), style) for piece, style in line))
+            text = Text.assemble(*((printable(visible(piece), stream), style) for piece, style in line))
             text.rstrip()
             console.print(text, soft_wrap=True)
 

@@ -76,13 +76,16 @@ class PhasePrediction:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens (or images) worked through a second: the prompt's in a prefill, the new ones in a decode. [1/s]"""
-        return self.tokens_in / self.time_s
+        """Tokens (or images) worked through a second: the prompt's in a prefill, the new ones in a decode. [1/s]
+
+        NaN where the workload does not count them, as an operation list without ``tokens``.
+        """
+        return (self.tokens_in or np.nan) / self.time_s
 
     @property
     def energy_per_token_j(self) -> float:
-        """Energy for each of the tokens (or images) worked through. [J]"""
-        return self.energy_j / max(self.tokens_in, 1e-300)
+        """Energy for each of the tokens (or images) worked through; NaN where they are not counted. [J]"""
+        return self.energy_j / (self.tokens_in or np.nan)
 
     def interval(self, figure: str) -> tuple[float, float]:
         """90 % interval of ``time_s``, ``power_w`` or ``energy_j``."""
@@ -200,13 +203,13 @@ class Prediction:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens (or images) a second over all phases. [1/s]"""
-        return self.tokens_out / self.time_s
+        """Tokens (or images) a second over all phases; NaN where they are not counted. [1/s]"""
+        return (self.tokens_out or np.nan) / self.time_s
 
     @property
     def energy_per_token_j(self) -> float:
-        """Energy a token (or image). [J]"""
-        return self.energy_j / max(self.tokens_out, 1e-300)
+        """Energy a token (or image); NaN where they are not counted. [J]"""
+        return self.energy_j / (self.tokens_out or np.nan)
 
     @property
     def launches(self) -> float:

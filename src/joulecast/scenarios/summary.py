@@ -84,14 +84,19 @@ def fastest(predictions: Sequence[Prediction]) -> Prediction:
     """The prediction of the least time; among those alike, of the least energy, and the first of these."""
     least = min(one.time_s for one in predictions) * (1 + _SAME)
     alike = [one for one in predictions if one.time_s <= least]
-    energy = min(one.energy_per_token_j for one in alike) * (1 + _SAME)
-    return next(one for one in alike if one.energy_per_token_j <= energy)
+    energy = min(map(_energy_given_j, alike)) * (1 + _SAME)
+    return next(one for one in alike if _energy_given_j(one) <= energy)
 
 
 def thriftiest(predictions: Sequence[Prediction]) -> Prediction:
     """The prediction of the least energy for what is given out; among those alike, the fastest."""
-    least = min(one.energy_per_token_j for one in predictions) * (1 + _SAME)
-    return fastest([one for one in predictions if one.energy_per_token_j <= least])
+    least = min(map(_energy_given_j, predictions)) * (1 + _SAME)
+    return fastest([one for one in predictions if _energy_given_j(one) <= least])
+
+
+def _energy_given_j(prediction: Prediction) -> float:
+    """Energy a token, or of the whole run where tokens are not counted. [J]"""
+    return prediction.energy_j / (prediction.tokens_out or 1.0)
 
 
 def per_gpu(prediction: Prediction) -> dict[str, float]:

@@ -84,7 +84,9 @@ class Collector:
         self.throttled += int(np.count_nonzero(chunk.columns["throttled"][here]))
         for one in self.objectives:
             figures = one.sign * chunk.columns[one.column][here]
-            least = int(np.argmin(figures))
+            if np.isnan(figures).all():  # tokens of a workload that counts none
+                continue
+            least = int(np.nanargmin(figures))
             if one.name not in self._best or figures[least] < self._best[one.name][0]:
                 self._best[one.name] = float(figures[least]), int(points[least])
         self._take_sample(points)

@@ -309,16 +309,17 @@ def _columns(site: Site) -> tuple[str, ...]:
 def _add_derived(columns: dict[str, Any], rows: Ints, site: Site) -> None:
     """Figures that follow from time, energy and tokens."""
     time_s, energy_j, tokens = (columns[name][rows] for name in ("time_s", "energy_j", "tokens_out"))
-    columns["tokens_per_s"][rows] = tokens / time_s
-    columns["energy_per_token_j"][rows] = energy_j / np.maximum(tokens, 1e-300)
+    counted = np.where(tokens > 0, tokens, np.nan)
+    columns["tokens_per_s"][rows] = counted / time_s
+    columns["energy_per_token_j"][rows] = energy_j / counted
     columns["edp_js"][rows] = energy_j * time_s
     columns["ed2p_js2"][rows] = energy_j * time_s**2
     if site.price_per_kwh is not None or site.g_co2e_per_kwh is not None:
-        counted = account(energy_j, time_s, site, gpu_count=columns["gpu_count"][rows])
-        if counted.cost is not None:
-            columns["cost"][rows] = counted.cost
-        if counted.carbon_g_co2e is not None:
-            columns["carbon_g_co2e"][rows] = counted.carbon_g_co2e
+        bill = account(energy_j, time_s, site, gpu_count=columns["gpu_count"][rows])
+        if bill.cost is not None:
+            columns["cost"][rows] = bill.cost
+        if bill.carbon_g_co2e is not None:
+            columns["carbon_g_co2e"][rows] = bill.carbon_g_co2e
 
 
 def _worst(together: Merged, passes: Passes, provenance: Ints) -> Ints:

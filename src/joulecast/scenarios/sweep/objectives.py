@@ -135,7 +135,7 @@ def kept_to(chunk: Chunk, limits: Limits) -> Chunk:
     for name, value in given.items():
         column, unit, what = _LIMITED[name]
         figure = chunk.columns[column]
-        broken = figure < value if name.startswith("min") else figure > value
+        broken = ~(figure >= value if name.startswith("min") else figure <= value)  # what is not known keeps to none
         reasons.say(np.flatnonzero(broken), f"{what} {value:g} {unit}".strip())
     return replace(chunk, columns={**chunk.columns, "reason": reasons.codes}, reasons=tuple(reasons.known))
 

@@ -73,13 +73,16 @@ class Sweep:
         Raises
         ------
         InfeasibleError
-            If none is feasible.
+            If none is feasible, or the workload does not count what the objective is of.
         """
         among = self.feasible
         wanted = objective(name, list(among))
         if not among.numbers.size:
             raise InfeasibleError(none_feasible(self.reasons))
-        return among.row(int(np.argmin(wanted.sign * among[wanted.column])))
+        figures = wanted.sign * among[wanted.column]
+        if np.isnan(figures).all():
+            raise InfeasibleError(f"no point has a figure of {wanted.title}: the workload counts no tokens")
+        return among.row(int(np.nanargmin(figures)))
 
     def to_polars(self) -> polars.DataFrame:
         """A data frame, a row for each point."""
