@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import zipfile
 
@@ -10,6 +11,7 @@ import pytest
 
 import joulecast as jc
 from joulecast.cli import main
+
 
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torch.nn.functional")
@@ -271,6 +273,76 @@ def test_a_damaged_program_is_one_line(saved, tmp_path):
         archive.writestr("odd/models/model.json", '{"graph_module": 3}')
     with pytest.raises(jc.InputError, match=r"odd\.pt2 is no program that torch.export saved"):
         jc.workload(odd)
+
+
+def changed(path, out, change, *, packed=zipfile.ZIP_STORED):
+    """A saved program whose graph went through `change`."""
+    with zipfile.ZipFile(path) as held, zipfile.ZipFile(out, "w", packed) as made:
+        for name in held.namelist():
+            data = held.read(name)
+            if name.endswith(".json") and "/models/" in name:
+                document = json.loads(data)
+                change(document["graph_module"]["graph"])
+                data = json.dumps(document).encode()
+            made.writestr(name, data)
+    return out
+
+
+def given(name, value, kind=1):
+    return {"name": name, "arg": value, "kind": kind}
+
+
+@pytest.mark.parametrize("operator", ["save", "from_file"])
+def test_a_saved_program_touches_no_file(saved, tmp_path, operator):
+    """Both write to the path they are given when PyTorch runs them."""
+    file = tmp_path / "touched"
+    arguments = {
+        "save": [given("item", {"as_string": "x"}), given("filename", {"as_string": str(file)})],
+        "from_file": [given("filename", {"as_string": str(file)}), given("shared", {"as_bool": True}),
+                      given("size", {"as_int": 8})],
+    }[operator]  # fmt: skip
+    node = {"target": f"torch.ops.aten.{operator}.default", "inputs": arguments, "metadata": {},
+            "outputs": [{"as_tensor": {"name": "made"}}]}  # fmt: skip
+    path = changed(saved, tmp_path / "writes.pt2", lambda graph: graph["nodes"].insert(0, node))
+    jc.workload(path)
+    assert not file.exists()
+
+
+def test_a_saved_program_makes_no_data(saved, tmp_path):
+    """A tensor of 40 TB made of nothing has its bytes counted, and takes none."""
+    node = {"target": "torch.ops.aten.ones.default", "inputs": [given("size", {"as_ints": [10**13]})], "metadata": {},
+            "outputs": [{"as_tensor": {"name": "made"}}]}  # fmt: skip
+    w = jc.workload(changed(saved, tmp_path / "large.pt2", lambda graph: graph["nodes"].insert(0, node)))
+    assert w.memory.activation_bytes >= 4e13
+
+
+@pytest.mark.parametrize("field", [{"dtype": 999}, {"sizes": [{"as_int": -5}]}, {"sizes": [{"as_int": 10**30}]}, None])
+def test_a_program_with_impossible_tensors_is_one_line(saved, tmp_path, field):
+    def change(graph):
+        described = next(iter(graph["tensor_values"].values()))
+        described.update(field or {})
+        if field is None:
+            del described["sizes"]
+
+    with pytest.raises(jc.InputError, match="can't be followed at its inputs"):
+        jc.workload(changed(saved, tmp_path / "wrong.pt2", change))
+
+
+@pytest.mark.parametrize("damage", ["deflated", "encrypted"])
+def test_a_zip_that_cannot_be_unpacked_is_one_line(saved, tmp_path, damage):
+    path = changed(saved, tmp_path / "packed.pt2", lambda graph: None, packed=zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(path) as archive:
+        member = next(one for one in archive.infolist() if "/models/" in one.filename)
+    data = bytearray(path.read_bytes())
+    if damage == "deflated":
+        start = member.header_offset + 30 + len(member.filename)
+        data[start : start + 400] = bytes(byte ^ 0x55 for byte in data[start : start + 400])
+    else:
+        data[member.header_offset + 6] |= 1  # the flag of encryption, here and in the directory at the end
+        data[data.rfind(b"PK\x01\x02", 0, data.rfind(member.filename.encode())) + 8] |= 1
+    path.write_bytes(data)
+    with pytest.raises(jc.InputError, match="is damaged"):
+        jc.workload(path)
 
 
 def test_a_factory_of_the_users_is_priced_from_the_command_line(tmp_path, monkeypatch, capsys):

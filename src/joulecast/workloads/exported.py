@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from joulecast.workloads.table import Workload
 
 #: A graph is a few kilobytes an operator; a larger file is something else.
 LARGEST_GRAPH_BYTES = 512_000_000
+#: What reading a zip that is cut, damaged or encrypted raises, and a graph that is not as it should be.
+_DAMAGE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError, TypeError)
+
 _OLD_NAME = "serialized_exported_program.json"
 
 
@@ -88,7 +92,7 @@ def read_graph(path: str | Path) -> Mapping[str, Any]:
             raise TypeError("nodes and tensor_values are not as torch.export writes them")
     except InputError:
         raise
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, RecursionError, NotImplementedError) as error:
+    except _DAMAGE as error:
         raise InputError(
             f"{name} is no program that torch.export saved, or is damaged: {type(error).__name__}"
         ) from None

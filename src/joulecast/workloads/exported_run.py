@@ -57,6 +57,7 @@ def replayed(document: Mapping[str, Any], name: str, options: Mapping[str, Any])
     session = new_session(options)
     replay = _Replay(document, session)
     try:
+        replay.take_inputs()
         with torch.no_grad(), session:
             replay.run()
     except InputError:
@@ -74,8 +75,12 @@ class _Replay:
         self.values: dict[str, Any] = {}
         self.at = "its inputs"
         self.inputs: list[torch.Tensor] = []
-        recorder = session.recorder
-        for one in document["signature"]["input_specs"]:
+        self.signature = document["signature"]
+
+    def take_inputs(self) -> None:
+        """Make what the graph takes in: weights, buffers and inputs."""
+        recorder = self.session.recorder
+        for one in self.signature["input_specs"]:
             ((kind, spec),) = one.items()
             argument = spec.get("arg", {})
             named = argument.get("as_tensor", argument)
@@ -117,12 +122,12 @@ class _Replay:
         if target in _ON_SIZES:
             self._bind(node["outputs"], _ON_SIZES[target](*args))
             return
-        found = _OPERATOR.fullmatch(target)
-        packet = getattr(getattr(torch.ops, found[1]), found[2], None) if found else None
-        overload = getattr(packet, found[3], None) if found and packet is not None else None
+        overload = _overload(target)
         if overload is None:
             self._unknown(node, target, args, kwargs)
             return
+        if not tensors_in([args, kwargs]) and any(one.name == "device" for one in overload._schema.arguments):
+            kwargs["device"] = torch.device("meta")  # what makes tensors of nothing makes them without data
         self._bind(node["outputs"], overload(*args, **kwargs))
 
     def _unknown(self, node: Mapping[str, Any], target: str, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -196,6 +201,19 @@ class _Replay:
         if "as_tensor" in one:
             return self.values[one["as_tensor"]["name"]]
         return self.values[one["name"]] if "name" in one else None
+
+
+def _overload(target: str) -> Any:
+    """The operator on tensors called so, or None.
+
+    What touches files is none: ``aten::from_file``, and what TorchScript has beside the dispatcher, as ``aten::save``.
+    """
+    found = _OPERATOR.fullmatch(target)
+    packet = getattr(getattr(torch.ops, found[1]), found[2], None) if found else None
+    overload = getattr(packet, found[3], None) if found and packet is not None else None
+    if not isinstance(overload, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(overload.name()):
+        return None
+    return None if any(one.name == "filename" for one in overload._schema.arguments) else overload
 
 
 def _names(outputs: list[Mapping[str, Any]]) -> list[str]:

@@ -17,7 +17,8 @@ MAX_BYTES = 512 * 2**20
 _REFUSED_MAGIC: tuple[tuple[bytes, str], ...] = (
     (
         b"PK\x03\x04",
-        "a zip archive (a PyTorch checkpoint or .npz?); checkpoints are never opened, give its config.json",
+        "a zip archive (a PyTorch checkpoint, .npz, or a .pt2 cut short?); checkpoints are never opened, give the "
+        "model's config.json",
     ),
     (b"\x80\x02", "a Python pickle (a PyTorch checkpoint?); pickles are never opened, give the model's config.json"),
     (b"\x80\x03", "a Python pickle; pickles are never opened, give the model's config.json"),
