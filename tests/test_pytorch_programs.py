@@ -12,7 +12,6 @@ import pytest
 import joulecast as jc
 from joulecast.cli import main
 
-
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torch.nn.functional")
 
@@ -330,7 +329,7 @@ def test_a_program_with_impossible_tensors_is_one_line(saved, tmp_path, field):
 
 @pytest.mark.parametrize("damage", ["deflated", "encrypted"])
 def test_a_zip_that_cannot_be_unpacked_is_one_line(saved, tmp_path, damage):
-    path = changed(saved, tmp_path / "packed.pt2", lambda graph: None, packed=zipfile.ZIP_DEFLATED)
+    path = changed(saved, tmp_path / "packed.pt2", lambda _: None, packed=zipfile.ZIP_DEFLATED)
     with zipfile.ZipFile(path) as archive:
         member = next(one for one in archive.infolist() if "/models/" in one.filename)
     data = bytearray(path.read_bytes())
