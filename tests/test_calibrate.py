@@ -13,6 +13,7 @@ from joulecast.calibration.own import calibrate, today
 from joulecast.calibration.time_fit import fit_time
 from joulecast.cli import main
 from joulecast.coefficients import places, store, transfer
+from joulecast.coefficients.corrections import load_correction
 from joulecast.coefficients.schema import TIME_PARAMETERS, GpuCoefficients, TimeCoefficients
 from joulecast.coefficients.users import use_coefficients
 from joulecast.errors import InputError
@@ -20,7 +21,7 @@ from joulecast.gpus import load_gpu
 from joulecast.gpus.names import DATA
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import Conditions
-from joulecast.physics.correction import correct
+from joulecast.physics.correction import correction_factor
 from joulecast.physics.timing import duration_s, module_times
 from joulecast.workloads.table import op_table
 
@@ -52,8 +53,8 @@ def measured(rows=40, noise=0.01, seed=3):
     }
     work = family_of("gemm").work(op_table("gemm", {**shape, "dtype": "bf16"}), GPU, Conditions("vllm", "loop"))
     times = module_times(work, GPU, np.array([getattr(TRUTH, name) for name in TIME_PARAMETERS]))
-    times, _ = correct(work, times, GPU, engine="vllm")
-    seconds = duration_s(times, GPU, GPU.clock_max_mhz) * np.exp(generator.normal(0, noise, rows))
+    factor, _ = correction_factor(load_correction("gemm"), work, times, GPU, engine="vllm")
+    seconds = factor * duration_s(times, GPU, GPU.clock_max_mhz) * np.exp(generator.normal(0, noise, rows))
     return shape, seconds
 
 

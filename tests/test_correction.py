@@ -12,14 +12,14 @@ from joulecast.coefficients.corrections import read_correction, write_correction
 from joulecast.coefficients.schema import TimeCoefficients
 from joulecast.errors import InputError
 from joulecast.gpus import load_gpu
-from joulecast.kernels.work import work
+from joulecast.kernels.work import Conditions, work
 from joulecast.physics.correction import (
-    correct,
     correction_factor,
     correction_features,
     feature_names,
     standardised,
 )
+from joulecast.physics.price import price_work
 from joulecast.physics.timing import duration_s, module_times, parameters_by_row
 
 COEFFICIENTS = TimeCoefficients()
@@ -214,9 +214,9 @@ def test_files_keep_a_model_and_refuse_others(model, tmp_path):
 def test_a_family_without_a_correction_keeps_its_times():
     gpu = load_gpu("H100-SXM-80GB")
     described, _ = synthetic(10, 1, gpu)
-    times, distance = correct(described, times_of(described, gpu), gpu)
-    assert times.scale.tolist() == [1.0] * 10
-    assert distance.tolist() == [0.0] * 10
+    priced = price_work(described, gpu, Conditions("trtllm"))
+    assert priced.times.scale.tolist() == [1.0] * 10
+    assert priced.distance.tolist() == [0.0] * 10
 
 
 def test_features_are_found_by_name_whatever_their_order(model):

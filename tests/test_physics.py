@@ -32,7 +32,7 @@ from joulecast.physics.price import price
 from joulecast.physics.priced import concatenated, take
 from joulecast.physics.settled import BOUNDS, at_clock, bound_by, module_energy_j, under_limit
 from joulecast.physics.throttle import settled_clock_mhz, swings
-from joulecast.physics.timeline import Passes, pass_time_s, queue_finish_s, run_phase, run_swinging
+from joulecast.physics.timeline import Passes, pass_time_s, run_phase, run_swinging
 from joulecast.physics.timing import dram_rate_gb_s, duration_s, measured_s, smooth_maximum
 from joulecast.physics.uncertainty import bounds, combined, of_sum, widened
 from joulecast.workloads.table import op_table
@@ -222,28 +222,6 @@ def test_a_limit_of_each_row_is_its_own():
 
 
 # Queues and passes
-
-
-def simulated_queue(host, gpu):
-    """One launch after the other: it starts when its host is done with it and the kernel before has ended."""
-    host_done = gpu_done = 0.0
-    for host_s, gpu_s in zip(host, gpu, strict=True):
-        host_done += host_s
-        gpu_done = max(host_done, gpu_done) + gpu_s
-    return gpu_done
-
-
-@given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=30))
-def test_a_queue_ends_when_the_simulated_one_does(costs):
-    host, gpu = np.array(costs).T
-    found = queue_finish_s(host, gpu)
-    assert found == pytest.approx(simulated_queue(host, gpu), rel=1e-9, abs=1e-6)
-    assert found >= max(host.sum(), gpu.sum()) * (1 - 1e-9) - 1e-6
-    assert found <= (host.sum() + gpu.sum()) * (1 + 1e-9) + 1e-6
-
-
-def test_a_queue_of_nothing_takes_no_time():
-    assert queue_finish_s(np.array([]), np.array([])) == 0.0
 
 
 @given(sizes, sizes)

@@ -15,7 +15,7 @@ import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.physics.metering import Meter, low_pass_w, readings, trailing_mean_w
-from joulecast.physics.timeline import pass_time_s, queue_finish_s
+from joulecast.physics.timeline import pass_time_s
 from joulecast.physics.trace import gaps_s, queue_starts_s
 from joulecast.physics.unroll import launch_count, unrolled
 from joulecast.reports import perfetto
@@ -29,7 +29,6 @@ def test_a_launch_starts_when_its_host_and_the_one_before_are_done():
     # Host done at 3, 4, 5; the GPU runs 3-4, 4-9, 9-10.
     host, gpu = np.array([3.0, 1.0, 1.0]), np.array([1.0, 5.0, 1.0])
     np.testing.assert_allclose(queue_starts_s(host, gpu), [3, 4, 9])
-    assert queue_finish_s(host, gpu) == 10
 
 
 @given(costs)

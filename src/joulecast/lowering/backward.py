@@ -118,10 +118,6 @@ def _conv2d(c: Columns) -> list[Gradient]:
     return [Gradient("conv2d_data_gradient", shape), Gradient("conv2d_weight_gradient", shape, "weights")]
 
 
-#: Norms with a gain and perhaps a bias for each element of a row (or channel).
-_NORMS = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm"})
-
-
 def _row_reduction(c: Columns) -> list[Gradient]:
     op, rows, dim, dtype = plain_op(c["op"]), c["rows"], c["dim"], c["dtype"]
     if op in ("sum", "mean", "max", "pool"):  # each element of a row gets its row's gradient, or its share of it

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.coefficients.corrections import CorrectionModel, load_correction
+from joulecast.coefficients.corrections import CorrectionModel
 from joulecast.coefficients.likeness import correction_share, far_apart, gpus_apart, influence, kernel_distance
 from joulecast.coefficients.versions import stood_in
 from joulecast.errors import UnknownNameError
@@ -36,39 +36,6 @@ DISTANCE_FEATURES = ("log ridge", "log L2 rate over DRAM rate")
 
 #: Rows taken through the network at a time: its layers then stay in the CPU's cache.
 _CHUNK = 2048
-
-
-def correct(
-    work: KernelWork, times: ModuleTimes, gpu: Gpu, exclude: tuple[str, ...] = (), engine: str = "",
-    features: Singles | None = None,
-) -> tuple[ModuleTimes, Floats]:  # fmt: skip
-    """`times` with the shipped correction of the family as their `scale`, where there is one.
-
-    Parameters
-    ----------
-    work : KernelWork
-    times : ModuleTimes
-        Of the same rows, uncorrected.
-    gpu : Gpu
-    exclude : tuple of str
-        GPUs whose own outputs may not be used.
-    engine : str
-        Engine whose own outputs are used on a GPU that was measured.
-    features : ndarray, optional
-        What `correction_features` says of the same rows, where it was asked already.
-
-    Returns
-    -------
-    times : ModuleTimes
-    distance : ndarray, shape (n,)
-        Distance from the training data: 0 inside, 1 where the correction has faded by half. 0 where the family has
-        no correction.
-    """
-    model = load_correction(work.family)
-    if model is None or not len(work):
-        return times, np.zeros(len(work))
-    factor, distance = correction_factor(model, work, times, gpu, engine=engine, exclude=exclude, features=features)
-    return replace(times, scale=times.scale * factor), distance
 
 
 def correction_factor(

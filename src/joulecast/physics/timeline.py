@@ -115,27 +115,6 @@ def pass_time_s(gpu_s: Any, host_s: Any) -> Floats:
     return np.asarray(longer * (1.0 + ratio**HOST_SHARPNESS) ** (1.0 / HOST_SHARPNESS))
 
 
-def queue_finish_s(host_cost_s: Floats, gpu_cost_s: Floats) -> float:
-    """When the last of a queue of launches ends: each starts when its host and the one before are done. [s]
-
-    Parameters
-    ----------
-    host_cost_s, gpu_cost_s : ndarray, shape (n,)
-        Cost of each launch on the host and on the GPU, in order. [s]
-
-    Returns
-    -------
-    float
-        ``max over i of (host time up to i + GPU time from i on)``; between the longer of the two sums and both
-        together.
-    """
-    if not len(host_cost_s):
-        return 0.0
-    started = np.cumsum(host_cost_s)
-    done_before = np.cumsum(gpu_cost_s) - gpu_cost_s
-    return float(np.max(started - done_before) + gpu_cost_s.sum())
-
-
 def run_phase(passes: Passes, clock_mhz: float, power_limit_w: float) -> Run:
     """Time and energy of a phase at the highest clock, up to the one asked for, that keeps within the limit.
 

@@ -29,8 +29,7 @@ def queue_starts_s(host_cost_s: Floats, gpu_cost_s: Floats) -> Floats:
     Returns
     -------
     ndarray, shape (n,)
-        ``max over j up to i of (host time up to j + GPU time from j to i)``. The last end is
-        `joulecast.physics.timeline.queue_finish_s`.
+        ``max over j up to i of (host time up to j + GPU time from j to i)``.
     """
     done_before = np.cumsum(gpu_cost_s) - gpu_cost_s
     return np.asarray(np.maximum.accumulate(np.cumsum(host_cost_s) - done_before) + done_before)

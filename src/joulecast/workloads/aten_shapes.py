@@ -76,11 +76,6 @@ def rows_of(name: str, signature: Signature, ranks: int | None = None) -> tuple[
     return _rows(name, _Key(signature), ranks or 0)
 
 
-def is_known(name: str) -> bool:
-    """Whether there is an entry for the operator."""
-    return _bare(name) in _OPERATORS
-
-
 def tensor_bytes(signature: Signature) -> float:
     """Bytes of all tensors that were recorded: what the operator reads at the most once. [B]"""
     arguments = Arguments(signature)
