@@ -177,9 +177,7 @@ def covered(rows: Sequence[Residuals], family: FamilyIntervals, curve: tuple[flo
     return np.concatenate(found).astype(np.float64) if found else np.zeros(0)
 
 
-def fit_time_intervals(
-    batches: Sequence[Measured], tell: Callable[[str], None] = lambda _: None, families: tuple[str, ...] = ()
-) -> Intervals:
+def fit_time_intervals(batches: Sequence[Measured], tell: Callable[[str], None] = lambda _: None) -> Intervals:
     """Widths of the intervals of times, from stored coefficients and measured kernels.
 
     Parameters
@@ -187,14 +185,10 @@ def fit_time_intervals(
     batches : sequence of Measured
     tell : callable
         Gets a line for each family.
-    families : tuple of str
-        Only these.
     """
     by_family: dict[str, list[Measured]] = defaultdict(list)
     for batch in batches:
-        name = family_of(batch.table.kind).name
-        if not families or name in families:
-            by_family[name].append(batch)
+        by_family[family_of(batch.table.kind).name].append(batch)
     widths: dict[str, FamilyIntervals] = {}
     moved: dict[str, list[Residuals]] = {}
     grouped: dict[str, list[Residuals]] = {}

@@ -234,7 +234,7 @@ def fit_pool(pool: Pool, seed: int = 0) -> dict[str, TimeCoefficients]:
 
 
 def fit_kernels(
-    folder: Path, kinds: tuple[str, ...] | None = None, tell: Callable[[str], None] = lambda _: None
+    folder: Path, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, dict[str, TimeCoefficients]]:
     """Efficiencies of all families, by GPU and ``family/engine/group``.
 
@@ -242,13 +242,11 @@ def fit_kernels(
     ----------
     folder : Path
         The data folder.
-    kinds : tuple of str, optional
-        Only these kinds of operation.
     tell : callable
         Gets a line for each fit.
     """
     out: dict[str, dict[str, TimeCoefficients]] = defaultdict(dict)
-    for pool in pools(folder, kinds):
+    for pool in pools(folder):
         for group, fitted in fit_pool(pool).items():
             out[pool.gpu.name][f"{pool.key}/{group}"] = fitted
             tell(f"{pool.gpu.name:18s} {pool.key}/{group:28s} {fitted.rows:7d} rows  {fitted.error:6.1%}")

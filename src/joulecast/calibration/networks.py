@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -86,15 +86,13 @@ class MeasuredNetwork:
         return self.source == "torchvision"
 
 
-def read_networks(folder: Path, sources: Sequence[str] = ("torchvision", "timm")) -> list[MeasuredNetwork]:
+def read_networks(folder: Path) -> list[MeasuredNetwork]:
     """Measured inference steps of the networks of `NETWORKS` on one GPU, medians of like rows.
 
     Parameters
     ----------
     folder : Path
         Holds ``torchvision_step_times.csv`` and ``timm_inference.parquet``.
-    sources : sequence of str
-        Which of the two.
 
     Returns
     -------
@@ -105,51 +103,57 @@ def read_networks(folder: Path, sources: Sequence[str] = ("torchvision", "timm")
     InputError
         If a table is missing.
     """
+    return [*_torchvision(_there(folder / "torchvision_step_times.csv")),
+            *_timm(_there(folder / "timm_inference.parquet"))]  # fmt: skip
+
+
+def _torchvision(path: Path) -> Iterator[MeasuredNetwork]:
     import polars as pl
 
-    out: list[MeasuredNetwork] = []
-    if "torchvision" in sources:
-        table = pl.read_csv(_there(folder / "torchvision_step_times.csv"), infer_schema_length=None).filter(
-            (pl.col("mode") == "inference")
-            & (pl.col("gpu_count") == 1)
-            & pl.col("precision").is_in(["FP32", "FP16"])
-            & pl.col("model").is_in(list(NETWORKS))
+    table = pl.read_csv(path, infer_schema_length=None).filter(
+        (pl.col("mode") == "inference")
+        & (pl.col("gpu_count") == 1)
+        & pl.col("precision").is_in(["FP32", "FP16"])
+        & pl.col("model").is_in(list(NETWORKS))
+    )
+    # a GPU measured in several computers: those where most networks ran, runs that were copied once
+    computer = ["gpu", "precision", "source_path"]
+    like = ["gpu", "precision", "model", "batch_per_gpu", "image_size_px"]
+    table = (
+        table.with_columns(ran=pl.len().over(computer))
+        .filter(pl.col("ran") == pl.col("ran").max().over("gpu", "precision"))
+        .unique([*like, "step_time_median_ms"])
+    )
+    for row in table.group_by(like).agg(pl.col("step_time_median_ms").median()).sort(like).iter_rows(named=True):
+        gpu = load_gpu(row["gpu"])
+        wide = "tf32" if gpu.architecture in _TF32_ARCHITECTURES else "fp32"
+        dtype = "fp16" if row["precision"] == "FP16" else wide
+        images, side = row["batch_per_gpu"], row["image_size_px"]
+        copied = images * 3.0 * side**2 * (2.0 if dtype == "fp16" else 4.0)
+        seconds = row["step_time_median_ms"] * 1e-3
+        yield _network("torchvision", row["model"], gpu, dtype, (images, side), False, seconds, copied)
+
+
+def _timm(path: Path) -> Iterator[MeasuredNetwork]:
+    import polars as pl
+
+    table = (
+        pl.read_parquet(path)
+        .with_columns(
+            network=pl.col("model").str.split(".").list.first(),
+            version=pl.col("pytorch").cast(pl.Int64),
         )
-        # a GPU measured in several computers: those where most networks ran, runs that were copied once
-        computer = ["gpu", "precision", "source_path"]
-        like = ["gpu", "precision", "model", "batch_per_gpu", "image_size_px"]
-        table = (
-            table.with_columns(ran=pl.len().over(computer))
-            .filter(pl.col("ran") == pl.col("ran").max().over("gpu", "precision"))
-            .unique([*like, "step_time_median_ms"])
+        .filter(
+            pl.col("network").is_in(list(NETWORKS))
+            & ~pl.col("torch_compile")
+            & (pl.col("version") >= _OLDEST_PYTORCH)
         )
-        for row in table.group_by(like).agg(pl.col("step_time_median_ms").median()).sort(like).iter_rows(named=True):
-            gpu = load_gpu(row["gpu"])
-            wide = "tf32" if gpu.architecture in _TF32_ARCHITECTURES else "fp32"
-            dtype = "fp16" if row["precision"] == "FP16" else wide
-            images, side = row["batch_per_gpu"], row["image_size_px"]
-            copied = images * 3.0 * side**2 * (2.0 if dtype == "fp16" else 4.0)
-            seconds = row["step_time_median_ms"] * 1e-3
-            out.append(_network("torchvision", row["model"], gpu, dtype, (images, side), False, seconds, copied))
-    if "timm" in sources:
-        table = (
-            pl.read_parquet(_there(folder / "timm_inference.parquet"))
-            .with_columns(
-                network=pl.col("model").str.split(".").list.first(),
-                version=pl.col("pytorch").cast(pl.Int64),
-            )
-            .filter(
-                pl.col("network").is_in(list(NETWORKS))
-                & ~pl.col("torch_compile")
-                & (pl.col("version") >= _OLDEST_PYTORCH)
-            )
-        )
-        like = ["gpu", "network", "image_size_px", "memory_format", "batch_size"]
-        for row in table.group_by(like).agg(pl.col("infer_step_time_ms").median()).sort(like).iter_rows(named=True):
-            last, seconds = row["memory_format"] == "nhwc", row["infer_step_time_ms"] * 1e-3
-            size = (int(row["batch_size"]), row["image_size_px"])
-            out.append(_network("timm", row["network"], load_gpu(row["gpu"]), "fp16", size, last, seconds, 0.0))
-    return out
+    )
+    like = ["gpu", "network", "image_size_px", "memory_format", "batch_size"]
+    for row in table.group_by(like).agg(pl.col("infer_step_time_ms").median()).sort(like).iter_rows(named=True):
+        last, seconds = row["memory_format"] == "nhwc", row["infer_step_time_ms"] * 1e-3
+        size = (int(row["batch_size"]), row["image_size_px"])
+        yield _network("timm", row["network"], load_gpu(row["gpu"]), "fp16", size, last, seconds, 0.0)
 
 
 def _there(path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,15 +47,13 @@ class MeasuredPass:
     takes_turns: bool = False
 
 
-def read_passes(folder: Path, datasets: Sequence[str] | None = None) -> list[MeasuredPass]:
+def read_passes(folder: Path) -> list[MeasuredPass]:
     """Measured passes of the EnergAIzer data that have a trace, failed runs out.
 
     Parameters
     ----------
     folder : Path
         Holds ``measurements.csv`` and ``traces/``.
-    datasets : sequence of str, optional
-        Only these.
 
     Returns
     -------
@@ -75,7 +72,7 @@ def read_passes(folder: Path, datasets: Sequence[str] | None = None) -> list[Mea
     workloads: dict[tuple[str, str], Workload] = {}
     out = []
     for row in pl.read_csv(path, infer_schema_length=None).iter_rows(named=True):
-        if row["failed_run"] or not row["trace"] or (datasets and row["dataset"] not in datasets):
+        if row["failed_run"] or not row["trace"]:
             continue
         key = (row["trace"], row["precision"])
         if key not in workloads:

@@ -92,15 +92,13 @@ class RunTables:
 
 
 def tabulated(
-    runs: Sequence[TrainingRun], *, exclude: tuple[str, ...] = (), tell: Callable[[str, float], None] = lambda *_: None
+    runs: Sequence[TrainingRun], *, tell: Callable[[str, float], None] = lambda *_: None
 ) -> tuple[RunTables, list[str]]:
     """What the steps of runs are made of, and why those that can't be predicted are left out.
 
     Parameters
     ----------
     runs : sequence of TrainingRun
-    exclude : tuple of str
-        GPUs whose fitted coefficients may not be used.
     tell : callable
         Gets what is being done, and the share of all of it that is done.
     """
@@ -119,7 +117,7 @@ def tabulated(
                 opened[key] = forward_pass(run.source, model, recipe)
             same = (run.configuration, rest.get("clock_mhz"), rest.get("power_limit_w") if points == 1 else None)
             if same not in done:
-                done[same] = _steps(run, opened[key], recipe, layout, rest, points, exclude)
+                done[same] = _steps(run, opened[key], recipe, layout, rest, points)
         except JoulecastError as error:
             reasons.append(f"{run.network} on {run.gpu}: {error}")
             continue
@@ -133,7 +131,7 @@ def _key(source: Any) -> Any:
 
 
 def _steps(
-    run: TrainingRun, forward: Workload, recipe: Any, layout: Any, rest: Any, points: int, exclude: tuple[str, ...]
+    run: TrainingRun, forward: Workload, recipe: Any, layout: Any, rest: Any, points: int
 ) -> list[PassTable]:
     """The step at clocks up to the one asked for, or at the one that it settles at."""
     if points == 1:
@@ -145,7 +143,7 @@ def _steps(
                   for one in np.geomspace(gpu.clock_min_mhz, max(top, gpu.clock_min_mhz), points)]  # fmt: skip
     return [
         train(
-            forward, run.gpu, recipe, layout, ignore_memory=True, exclude=exclude, scales=Scales(), **{**rest, **clock}
+            forward, run.gpu, recipe, layout, ignore_memory=True, scales=Scales(), **{**rest, **clock}
         ).table
         for clock in clocks
     ]

@@ -69,8 +69,8 @@ def floors(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {title: float(np.mean([row["time"] for row in found if row["title"] == title])) for title in titles}
 
 
-def carriers(rows: pl.DataFrame, protocol: str = "shapes") -> list[dict[str, Any]]:
-    """Which rows carry the error of the time of each title under a protocol.
+def carriers(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Which rows carry the error of the time of each title, of shapes left out.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def carriers(rows: pl.DataFrame, protocol: str = "shapes") -> list[dict[str, Any
     if not rows.height:
         return []
     size = (pl.col("predicted_s") / pl.col("measured_s") - 1).abs()
-    chosen = titled(rows.filter(pl.col("protocol") == protocol)).with_columns(miss=size).filter(size.is_finite())
+    chosen = titled(rows.filter(pl.col("protocol") == "shapes")).with_columns(miss=size).filter(size.is_finite())
     out = []
     for (title,), part in chosen.group_by(["title"], maintain_order=True):
         if part.height < LEAST_ROWS:

@@ -15,7 +15,6 @@ from joulecast.calibration.tables import QUALITIES, Measured
 from joulecast.gpus import load_gpu
 from joulecast.physics.price import price
 from joulecast.physics.settled import at_clock, under_limit, with_host
-from joulecast.validation.knowledge import SHIPPED, Knowledge
 from joulecast.validation.summary import TITLES
 
 Floats = npt.NDArray[np.float64]
@@ -80,7 +79,7 @@ def paired(batches: Iterable[Measured], seed: int = 0) -> list[Paired]:
     return out
 
 
-def slowdowns(pairs: Sequence[Paired], knowledge: Knowledge = SHIPPED) -> list[dict[str, Any]]:
+def slowdowns(pairs: Sequence[Paired]) -> list[dict[str, Any]]:
     """Measured and predicted slowdown of rows at the power limit, by GPU, kind, engine and group.
 
     The measured one is the time under load over that of the burst, over the offset between the two versions: the
@@ -97,11 +96,7 @@ def slowdowns(pairs: Sequence[Paired], knowledge: Knowledge = SHIPPED) -> list[d
     out = []
     for pair in pairs:
         rows, gpu = pair.rows, load_gpu(pair.rows.gpu)
-        priced = price(
-            rows.table, gpu, rows.conditions, time=knowledge.time.get(gpu.name), power=knowledge.power.get(gpu.name),
-            exclude=knowledge.exclude, corrections=knowledge.corrections,
-            power_corrections=knowledge.power_corrections,
-        )  # fmt: skip
+        priced = price(rows.table, gpu, rows.conditions)
         free_s, free_w = (with_host if rows.host_bound else at_clock)(priced, gpu.clock_max_mhz)
         settled = under_limit(priced, gpu.clock_max_mhz, rows.power_limit_w, hosted=rows.host_bound)
         capped, free = _capped(rows), _free(rows, free_w)

@@ -200,8 +200,8 @@ def kernel_tables(rows: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def plot_tables(rows: pl.DataFrame, protocol: str = "shapes") -> dict[str, Any]:
-    """Binned statistics to draw, of one protocol: never single rows.
+def plot_tables(rows: pl.DataFrame) -> dict[str, Any]:
+    """Binned statistics to draw, of shapes left out: never single rows.
 
     Returns
     -------
@@ -213,7 +213,7 @@ def plot_tables(rows: pl.DataFrame, protocol: str = "shapes") -> dict[str, Any]:
 
     if not rows.height:
         return {"bands": [], "time_density": [], "power_density": []}
-    chosen = titled(rows.filter(pl.col("protocol") == protocol))
+    chosen = titled(rows.filter(pl.col("protocol") == "shapes"))
     drawn: list[dict[str, Any]] = []
     for (title,), part in chosen.group_by(["title"], maintain_order=True):
         measured = part["measured_s"].to_numpy()

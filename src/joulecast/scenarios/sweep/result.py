@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from joulecast.errors import InfeasibleError, InputError
-from joulecast.scenarios.sweep.chunk import Evaluator, joined
+from joulecast.scenarios.sweep.chunk import joined
 from joulecast.scenarios.sweep.objectives import Limits, check_limits, front, kept_to, objective
 from joulecast.scenarios.sweep.run import checked_workers, run
 from joulecast.scenarios.sweep.space import Space
-from joulecast.scenarios.sweep.store import Store, open_store
+from joulecast.scenarios.sweep.store import open_store
 from joulecast.scenarios.sweep.table import Points, points_of
 
 if TYPE_CHECKING:
@@ -122,42 +122,19 @@ def swept(
     Raises
     ------
     InputError
-        For limits on what there are no figures of, a number of workers that is none, a folder of another question.
+        For limits on what there are no figures of, a number of workers that is none, a folder of another question, and
+        more points than `MOST_IN_MEMORY`.
     """
     check_limits(limits, evaluator.figures)
     checked_workers(workers, on)
-    store = None if resume is None else open_store(resume, question)
-    return sweep_points(evaluator, limits, store=store, workers=workers, on=on)
-
-
-def sweep_points(
-    evaluator: Evaluator,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
-    *,
-    store: Store | None = None,
-    workers: int = 1,
-    on: str = "local",
-    progress: Callable[[str, float], None] | None = None,
-) -> Sweep:
-    """Evaluate all points and hold them.
-
-    Raises
-    ------
-    InputError
-        If they are more than `MOST_IN_MEMORY`.
-    """
     total = len(evaluator.space)
     if total > MOST_IN_MEMORY:
         raise InputError(
             f"{total:,} points are more than the {MOST_IN_MEMORY:,} that are held in memory: "
             "write them to a file with joulecast sweep --output"
         )
-    chunks = []
-    for chunk in run(evaluator, store=store, workers=workers, on=on):
-        chunks.append(kept_to(chunk, limits))
-        if progress is not None:
-            progress("points", (chunk.start + len(chunk)) / total)
-    whole = joined(chunks)
+    store = None if resume is None else open_store(resume, question)
+    whole = joined([kept_to(chunk, limits) for chunk in run(evaluator, store=store, workers=workers, on=on)])
     counts = np.bincount(whole.columns["reason"], minlength=len(whole.reasons))
     reasons = {text: int(n) for text, n in zip(whole.reasons[1:], counts[1:], strict=True) if n}
     ordered = dict(sorted(reasons.items(), key=lambda item: -item[1]))
