@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError, JoulecastError, UnknownNameError
+from joulecast.gpus.names import DATA
 from joulecast.scenarios import footprint
 from joulecast.scenarios.sweep.training import BOUND_WORDS, elasticities_of_training, training
 
@@ -210,3 +212,14 @@ def test_a_moment_to_finish_by_counts_from_the_start(capsys):
 def test_options_of_training_need_the_flag(capsys):
     assert main(["sweep", "gpt2", "--gpu", "a100", "--with", "zero=1"]) == 2
     assert "--train" in capsys.readouterr().err
+
+
+def test_a_gpu_described_in_a_file_is_swept_as_train_predicts_it(tmp_path):
+    described = (DATA / "a100-sxm-80gb.toml").read_text("utf-8")
+    mine = tmp_path / "mine.toml"
+    unnamed = re.sub(r"^(aliases|shorthand) = \[[^]]*\]\n", "", described, flags=re.M)
+    mine.write_text(unnamed.replace("A100-SXM-80GB", "Mine"))
+    swept = jc.sweep_training("gpt2", str(mine), micro_batch=[1, 2], sequence_tokens=128)
+    assert swept.columns["step_time_s"].tolist() == [
+        jc.train("gpt2", str(mine), micro_batch=size, sequence_tokens=128).step_time_s for size in (1, 2)
+    ]

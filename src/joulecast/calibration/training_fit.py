@@ -19,6 +19,7 @@ from joulecast.calibration.training_networks import by_network, network_scales
 from joulecast.calibration.training_runs import read_runs
 from joulecast.coefficients.training import ALL, Scales, TrainingScales, write_scales
 from joulecast.errors import InputError, UnknownNameError, shortened
+from joulecast.gpus import plain_name
 
 Floats = npt.NDArray[np.float64]
 
@@ -210,7 +211,7 @@ def learning_curve(
 
 
 def _scopes(tables: RunTables, per: Sequence[str]) -> dict[str, npt.NDArray[np.bool_]]:
-    words = {"gpu": [run.gpu.split("+")[0] for run in tables.runs],
+    words = {"gpu": [plain_name(run.gpu) for run in tables.runs],
              "precision": [str(run.options.get("precision", "amp_bf16")) for run in tables.runs]}  # fmt: skip
     if not per:
         return {}

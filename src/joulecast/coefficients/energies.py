@@ -57,7 +57,7 @@ def _drive(gpu: Gpu, other: Gpu) -> float:
 def as_changed(power: PowerCoefficients, gpu: Gpu) -> PowerCoefficients:
     """A GPU's own energies, with what a what-if changes of its SMs, their clock and its idle power."""
     try:
-        plain = load_gpu(gpu.name.split("+")[0])
+        plain = load_gpu(gpu.plain_name)
     except UnknownNameError:  # a user's own GPU
         return power
     idle = gpu.idle_w / plain.idle_w

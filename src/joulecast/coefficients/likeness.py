@@ -99,7 +99,7 @@ def unlikeness(family: str, a: Gpu, first: tuple[str, str], b: Gpu, second: tupl
 
 def gpus_apart(family: str, a: Gpu, b: Gpu) -> tuple[float, float] | None:
     """The part of `unlikeness` that the GPUs make, by links and all else; None for what-if changes of one GPU."""
-    if a.name.split("+")[0] == b.name.split("+")[0]:
+    if a.plain_name == b.plain_name:
         return None
     links = _OTHER_LINKS if family in _OVER_LINKS and (a.nvlink_gb_s > 0) != (b.nvlink_gb_s > 0) else 0.0
     return links, distance(a, b)

@@ -19,6 +19,7 @@ from joulecast.coefficients.roots import kept
 from joulecast.coefficients.schema import PROVENANCES
 from joulecast.coefficients.store import toml_key, toml_pairs
 from joulecast.errors import InputError, UnknownNameError, shortened
+from joulecast.gpus import plain_name
 
 SCHEMA = 1
 
@@ -152,7 +153,7 @@ class TrainingScales:
 
     def of(self, gpu: str, precision: str, network: str = "") -> Scales | None:
         """Scales that hold for a job: the narrowest scope, a network's before others; None where there is none."""
-        plain = gpu.split("+")[0]
+        plain = plain_name(gpu)
         narrow = [f"{plain}/{precision}", plain, precision]
         if network:
             narrow = [*(f"{one}/{network}" for one in narrow), network, *narrow]

@@ -45,7 +45,7 @@ def relatives(gpu: Gpu, exclude: tuple[str, ...] = ()) -> tuple[tuple[float, Gpu
         coefficients = store.load(name)
         if name in exclude or coefficients is None:
             continue
-        itself = name == gpu.name.split("+")[0]
+        itself = name == gpu.plain_name
         try:
             other = gpu if itself else load_gpu(name)
         except UnknownNameError:  # of a user's own GPU, another one than this
@@ -86,7 +86,7 @@ def measured_sibling(gpu: Gpu, exclude: tuple[str, ...] = ()) -> Gpu | None:
     if not found or found[0][0] >= SIBLING:
         return None
     try:
-        return load_gpu(found[0][1].name.split("+")[0])
+        return load_gpu(found[0][1].plain_name)
     except UnknownNameError:  # a user's own GPU
         return None
 
@@ -117,7 +117,7 @@ def time_coefficients(
         return TimeCoefficients()
     if found.unlike == 0:
         return found.fitted
-    itself = found.gpu == gpu.name.split("+")[0]
+    itself = found.gpu == gpu.plain_name
     moved = load_intervals().moved(family, found.unlike, itself)
     half_width = math.hypot(found.fitted.spread90, moved)
     return replace(

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 
+def plain_name(name: str) -> str:
+    """Name of a GPU without the ``+field=value`` of each number that was changed of it."""
+    return name.partition("+")[0]
+
+
 def _empty() -> Mapping[str, float]:
     return MappingProxyType({})
 
@@ -114,6 +119,11 @@ class Gpu:
     def cuda_flop_per_clk(self, math: str) -> float:
         """FLOP a core clock of all CUDA cores in format `math`; 0 where they don't have it. [FLOP/clk]"""
         return self.cuda_tflops.get(math, 0.0) * 1e6 / self.rate_clock_mhz
+
+    @property
+    def plain_name(self) -> str:
+        """Its name without what was changed of it: that of the catalogue, which coefficients are kept under."""
+        return plain_name(self.name)
 
     @property
     def l2_bytes_per_clk(self) -> float:

@@ -188,7 +188,7 @@ def output_head(
     What was not measured takes the outputs of its relatives, nearer ones counting more, and less of the correction
     the more unlike they are.
     """
-    name = gpu.name.split("+")[0]
+    name = gpu.plain_name
     own = None if name in exclude else model.own.get(f"{name}/{engine}/{group}")
     if own is not None:
         return model.head + own, np.float32(1.0)

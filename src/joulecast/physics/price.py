@@ -201,7 +201,7 @@ def _operands(
     """What operands hold, by group: as told, else as where the group was measured, else random."""
     if conditions.operands:
         return [conditions.operands] * len(work.groups)
-    name = gpu.name.split("+")[0]
+    name = gpu.plain_name
     own = {} if model is None or name in exclude else model.own
     choices = ("random", *(one for one, factor in OPERAND_ENERGY.items() if factor != 1.0))
     return [

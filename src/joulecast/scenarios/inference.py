@@ -382,7 +382,7 @@ def _layout_notes(execution: Execution, collectives: bool) -> tuple[str, ...]:
 
 def _own_coefficients(gpu: Gpu) -> tuple[str, ...]:
     """A note where the user's own coefficients take part."""
-    path = store.own_file(gpu.name.split("+")[0])
+    path = store.own_file(gpu.plain_name)
     return () if path is None else (f"with coefficients of your own: {path}",)
 
 

@@ -20,10 +20,11 @@ from joulecast.gpus.state import running_at
 from joulecast.lowering.execution import Execution, share_of_batch
 from joulecast.lowering.lower import for_gpu
 from joulecast.physics.timeline import Passes
-from joulecast.scenarios.footprint import Site, account
+from joulecast.scenarios.footprint import Site
 from joulecast.scenarios.memory import memory_need, without_operations
 from joulecast.scenarios.pricing import host_of, passes_of, priced_rows, tokens_out
 from joulecast.scenarios.sweep.chunk import Chunk, Reasons
+from joulecast.scenarios.sweep.footprints import add_footprint, footprint_figures
 from joulecast.scenarios.sweep.merged import Merged, merged
 from joulecast.scenarios.sweep.settings import SET, clocks_of, limits_of
 from joulecast.scenarios.sweep.settle import BOUND_WORDS, Phases, settled
@@ -195,15 +196,12 @@ class InferenceEvaluator:
                 reasons.say(rows[place == one], block.merged.reasons[one])
                 continue
             need = memory_need(workload, gpu, execution)
-            needed[one], available[one], tokens[one] = (
-                need.needed_gb,
-                need.available_gb,
-                tokens_out(workload) * replicas,
-            )
+            needed[one], available[one] = need.needed_gb, need.available_gb
+            tokens[one] = tokens_out(workload) * replicas
             unfit[one] = not (need.fits or self.ignore_memory)
         columns["memory_needed_gb"][rows], columns["memory_available_gb"][rows] = needed[place], available[place]
         columns["tokens_out"][rows] = tokens[place]
-        reasons.say(rows[unfit[place]], f"does not fit the memory of {gpu.name.split('+')[0]}")
+        reasons.say(rows[unfit[place]], f"does not fit the memory of {gpu.plain_name}")
 
     def _priced(
         self, block: _Block, gpu: Gpu, execution: Execution, host: float | None, rows: Ints, place: Ints,
@@ -298,11 +296,9 @@ _ASKED = {"clock_mhz": "clock_asked_mhz", "power_limit_w": "power_limit_w"}
 
 
 def _columns(site: Site) -> tuple[str, ...]:
-    money = ("cost",) if site.price_per_kwh is not None else ()
-    carbon = ("carbon_g_co2e",) if site.g_co2e_per_kwh is not None else ()
     return (
         "clock_asked_mhz", "power_limit_w", *_SETTLED, "tokens_out", "tokens_per_s", "energy_per_token_j", "edp_js",
-        "ed2p_js2", "memory_needed_gb", "memory_available_gb", *money, *carbon,
+        "ed2p_js2", "memory_needed_gb", "memory_available_gb", *footprint_figures(site),
     )  # fmt: skip
 
 
@@ -314,12 +310,7 @@ def _add_derived(columns: dict[str, Any], rows: Ints, site: Site) -> None:
     columns["energy_per_token_j"][rows] = energy_j / counted
     columns["edp_js"][rows] = energy_j * time_s
     columns["ed2p_js2"][rows] = energy_j * time_s**2
-    if site.price_per_kwh is not None or site.g_co2e_per_kwh is not None:
-        bill = account(energy_j, time_s, site, gpu_count=columns["gpu_count"][rows])
-        if bill.cost is not None:
-            columns["cost"][rows] = bill.cost
-        if bill.carbon_g_co2e is not None:
-            columns["carbon_g_co2e"][rows] = bill.carbon_g_co2e
+    add_footprint(columns, rows, site)
 
 
 def _worst(together: Merged, passes: Passes, provenance: Ints) -> Ints:

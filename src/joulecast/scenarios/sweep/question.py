@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,16 @@ from joulecast.scenarios.prediction import Prediction
 from joulecast.scenarios.pricing import host_of
 from joulecast.scenarios.sweep.inference import EXECUTION, InferenceEvaluator, gpu_at
 from joulecast.scenarios.sweep.sensitivity import At, Elasticity, elasticities
-from joulecast.scenarios.sweep.settings import CLOCKS, LIMITS, change_axes, clocks_of, limits_of, spread
+from joulecast.scenarios.sweep.settings import (
+    CLOCKS,
+    LIMITS,
+    change_axes,
+    clocks_of,
+    described_axes,
+    gpu_axis,
+    limits_of,
+    spread,
+)
 from joulecast.scenarios.sweep.space import Axis, Share, Space, axis
 from joulecast.scenarios.sweep.store import coefficients_in_use
 from joulecast.workloads.request import Request
@@ -94,7 +102,7 @@ def inference(
         if name not in known:
             raise UnknownNameError("option", name, (*known, *EXECUTION))
     asked = [_axis(name, value, _checked_request) for name, value in options.items() if value is not None]
-    first = _gpu_axis(gpus)
+    first = gpu_axis(gpus)
     space = Space(
         (
             first,
@@ -125,11 +133,7 @@ def description(evaluator: InferenceEvaluator) -> dict[str, Any]:
         coefficients = coefficients_in_use()
     return {
         "sweep": "inference",
-        "axes": {
-            one.name: [repr(value) if isinstance(value, Gpu) else str(value) for value in one.values]
-            for one in evaluator.space.axes
-        },
-        "gpus": [repr(resolve(value)[0]) for value in evaluator.space.axis("gpu").values],
+        **described_axes(evaluator.space),
         "workload": _hash_of(_first_workload(evaluator)),
         "site": repr(asdict(evaluator.site)),
         "ignore_memory": evaluator.ignore_memory,
@@ -172,17 +176,6 @@ def _axis(name: str, values: Any, checked: Any) -> Axis:
     return axis(
         name, [value if value is None or isinstance(value, Share) else checked(name, value) for value in found.values]
     )
-
-
-def _gpu_axis(gpus: Any) -> Axis:
-    several = [gpus] if isinstance(gpus, str | Path | Gpu) or not hasattr(gpus, "__iter__") else list(gpus)
-    found: list[Any] = []
-    for one in several:
-        gpu, _ = resolve(one)
-        found.append(gpu.name if isinstance(one, str) and not one.lower().endswith(".toml") else gpu)
-    if not found:
-        raise InputError("gpu has no values: give one or several")
-    return Axis("gpu", tuple(dict.fromkeys(found)))
 
 
 def _positive(what: str, unit: str, value: Any) -> float:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from joulecast.errors import InputError, UnknownNameError, shortened
-from joulecast.gpus import Gpu
+from joulecast.gpus import Gpu, gpu_names, load_gpu, resolve
 from joulecast.gpus.changes import changeable_fields
-from joulecast.scenarios.sweep.space import Axis, Share, axis
+from joulecast.scenarios.sweep.space import Axis, Share, Space, axis
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -26,6 +27,34 @@ ALL = "all"
 
 #: What axes of fields of the GPU begin with.
 SET = "set."
+
+
+def gpu_axis(gpus: Any) -> Axis:
+    """The axis of GPUs: each by its name, or as it is where its name alone does not bring it back.
+
+    Raises
+    ------
+    InputError
+        For an unknown GPU, a file that describes none, and none at all.
+    """
+    several = [gpus] if isinstance(gpus, str | Path | Gpu) or not hasattr(gpus, "__iter__") else list(gpus)
+    if not several:
+        raise InputError("gpu has no values: give one or several")
+    found = [resolve(one)[0] for one in several]
+    catalogued = [one.name in gpu_names() and load_gpu(one.name) == one for one in found]
+    return Axis("gpu", tuple(dict.fromkeys(one.name if known else one
+                                           for one, known in zip(found, catalogued, strict=True))))  # fmt: skip
+
+
+def described_axes(space: Space) -> dict[str, Any]:
+    """The axes of a space and its GPUs as plain values: part of what a folder of chunks must agree with."""
+    return {
+        "axes": {
+            one.name: [repr(value) if isinstance(value, Gpu) else str(value) for value in one.values]
+            for one in space.axes
+        },
+        "gpus": [repr(resolve(value)[0]) for value in space.axis("gpu").values],
+    }
 
 
 def change_axes(changes: Mapping[str, Any] | None) -> list[Axis]:
@@ -69,11 +98,8 @@ def clocks_of(values: Sequence[float | Share | None], gpu: Gpu) -> tuple[Floats,
     clocks, shared = _resolved(values, low, high, high)
     stepped = np.minimum(low + np.round((clocks - low) / step) * step, high)
     clocks = np.where(shared & (clocks < high), stepped, clocks)
-    return (
-        clocks,
-        ~((clocks >= low) & (clocks <= high)),
-        (f"clock outside the range of {_plain(gpu)}: {low:g} to {high:g} MHz"),
-    )
+    wrong = ~((clocks >= low) & (clocks <= high))
+    return clocks, wrong, f"clock outside the range of {gpu.plain_name}: {low:g} to {high:g} MHz"
 
 
 def limits_of(values: Sequence[float | Share | None], gpu: Gpu) -> tuple[Floats, Bools, str]:
@@ -82,7 +108,7 @@ def limits_of(values: Sequence[float | Share | None], gpu: Gpu) -> tuple[Floats,
     limits, _ = _resolved(values, low, high, gpu.power_limit_default_w)
     given = np.array([value is not None for value in values])
     wrong = given & ~((limits >= low) & (limits <= high))
-    return limits, wrong, f"power limit outside what {_plain(gpu)} can be set to: {low:g} to {high:g} W"
+    return limits, wrong, f"power limit outside what {gpu.plain_name} can be set to: {low:g} to {high:g} W"
 
 
 def _resolved(values: Sequence[float | Share | None], low: float, high: float, default: float) -> tuple[Floats, Bools]:
@@ -92,8 +118,3 @@ def _resolved(values: Sequence[float | Share | None], low: float, high: float, d
         for value in values
     ]
     return np.array(found, dtype=np.float64), np.array([isinstance(value, Share) for value in values])
-
-
-def _plain(gpu: Gpu) -> str:
-    """Its name without what was set: like points give like reasons."""
-    return gpu.name.split("+")[0]

@@ -10,14 +10,25 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients.schema import PROVENANCES
-from joulecast.errors import InputError, JoulecastError, UnknownNameError, shortened
-from joulecast.gpus import Gpu, load_gpu, resolve
+from joulecast.errors import JoulecastError, UnknownNameError, shortened
+from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.recipe import Recipe
-from joulecast.scenarios.footprint import Site, account, checked_site
+from joulecast.scenarios.footprint import Site, checked_site
 from joulecast.scenarios.sweep.chunk import Chunk, Reasons
+from joulecast.scenarios.sweep.footprints import add_footprint, footprint_figures
 from joulecast.scenarios.sweep.sensitivity import At, Elasticity, elasticities
-from joulecast.scenarios.sweep.settings import CLOCKS, LIMITS, SET, change_axes, clocks_of, limits_of, spread
-from joulecast.scenarios.sweep.space import Axis, Share, Space, axis
+from joulecast.scenarios.sweep.settings import (
+    CLOCKS,
+    LIMITS,
+    SET,
+    change_axes,
+    clocks_of,
+    described_axes,
+    gpu_axis,
+    limits_of,
+    spread,
+)
+from joulecast.scenarios.sweep.space import Share, Space, axis
 from joulecast.scenarios.sweep.store import coefficients_in_use
 from joulecast.scenarios.training.prediction import PARTS, TrainingPrediction
 from joulecast.scenarios.training.question import LAYOUT, MODEL, RECIPE, forward_pass, told_apart
@@ -85,9 +96,7 @@ class TrainingEvaluator:
     @property
     def figures(self) -> tuple[str, ...]:
         """Names of the figures of each point."""
-        money = ("cost",) if self.site.price_per_kwh is not None else ()
-        carbon = ("carbon_g_co2e",) if self.site.g_co2e_per_kwh is not None else ()
-        return (*_FIGURES, "provenance", "power_provenance", *money, *carbon)
+        return (*_FIGURES, "provenance", "power_provenance", *footprint_figures(self.site))
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -145,13 +154,7 @@ class TrainingEvaluator:
                 continue
             for name, value in _figures(found).items():
                 columns[name][row] = value
-        if len(self.figures) > len(_FIGURES) + 2:
-            run = reasons.codes == 0
-            energy_j, time_s, gpus = (columns[name][run] for name in ("energy_j", "time_s", "gpu_count"))
-            counted = account(energy_j, time_s, self.site, gpu_count=gpus)
-            for name, values in (("cost", counted.cost), ("carbon_g_co2e", counted.carbon_g_co2e)):
-                if values is not None:
-                    columns[name][run] = values
+        add_footprint(columns, np.flatnonzero(reasons.codes == 0), self.site)
         columns["reason"] = reasons.codes
         return Chunk(start, columns, tuple(reasons.known))
 
@@ -258,17 +261,12 @@ def training(
     for name in options:
         if name not in OPTIONS:
             raise UnknownNameError("option of train", name, OPTIONS)
-    several = [gpu] if isinstance(gpu, str | Gpu) or not hasattr(gpu, "__iter__") else list(gpu)
-    found = [resolve(one)[0] for one in several]
-    if not found:
-        raise InputError("gpu has no values: give one or several")
+    first = gpu_axis(gpu)
     given = {name: value for name, value in options.items() if value is not None}
     slow = [axis(name, _values(name, value)) for name, value in given.items() if name not in _SHARED]
     always = {"clock_mhz": CLOCKS, "power_limit_w": LIMITS}
     given |= {name: spread(given[name], count) for name, count in always.items() if name in given}
     fast = [axis(name, _values(name, given.get(name))) for name in _SHARED if name in given or name in always]
-    first = Axis("gpu", tuple(dict.fromkeys(one.name if not isinstance(raw, Gpu) else one
-                                            for raw, one in zip(several, found, strict=True))))  # fmt: skip
     space = Space((first, *change_axes(changes), *slow, *fast)).checked()
     evaluator = TrainingEvaluator(source, space, checked_site(site), ignore_memory)
     _checked(evaluator)
@@ -299,11 +297,7 @@ def description(evaluator: TrainingEvaluator) -> dict[str, Any]:
     return {
         "sweep": "training",
         "source": repr(evaluator.source),
-        "axes": {
-            one.name: [repr(value) if isinstance(value, Gpu) else str(value) for value in one.values]
-            for one in evaluator.space.axes
-        },
-        "gpus": [repr(resolve(value)[0]) for value in evaluator.space.axis("gpu").values],
+        **described_axes(evaluator.space),
         "site": repr(evaluator.site),
         "ignore_memory": evaluator.ignore_memory,
         "coefficients": coefficients_in_use(),
