@@ -31,6 +31,7 @@ _SPECIAL = np.array([SPECIAL.get(op, 0) for op in REDUCTIONS], dtype=np.float64)
 _RESULTS = np.array([RESULTS.get(op, 0) for op in REDUCTIONS], dtype=np.float64)
 _PLAIN = np.array([REDUCTIONS.index(plain_op(op)) for op in REDUCTIONS], dtype=np.intp)
 _SOFTMAX, _BATCH_NORM = REDUCTIONS.index("softmax"), REDUCTIONS.index("batch_norm")
+_SUMMED = np.array([op == "add_rms_norm" for op in REDUCTIONS], dtype=np.float64)
 
 #: Longest row that a warp keeps in its registers between the passes.
 WARP_ROW = 1024.0
@@ -66,7 +67,9 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
     size = ACTIVATION_BYTES[code]
     inputs = np.asarray(table["inputs"], dtype=np.float64)
     results = np.where(_RESULTS[op] > 0, _RESULTS[op], dim)
-    read, written = rows * dim * size * inputs, rows * results * size
+    summed = _SUMMED[table["op"]]  # tensors that are added first; the sum is kept beside the result
+    row_bytes = rows * dim * size * inputs
+    read, written = row_bytes + rows * dim * size * summed, rows * (results + dim * summed) * size
     in_warp = (op == _SOFTMAX) & (dim <= WARP_ROW)
     passes = np.where(in_warp, 1.0, _PASSES[op])
     in_thread = (_RESULTS[op] > 0) & (dim < WARP)
@@ -88,7 +91,7 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
 
     footprint = read + written
     misses = activation_misses(footprint, gpu, conditions)
-    again = read * (passes - 1.0)
+    again = row_bytes * (passes - 1.0)
     # a row is read again soon: what the SMs' L1 can hold of it does not go to L2
     resident_rows = np.minimum(rows, gpu.sm_count * gpu.warps_per_sm * WARP / np.maximum(lanes, WARP))
     l1_misses = np.clip(resident_rows * dim * size * inputs / (gpu.sm_count * gpu.l1_kib * 1024.0), 0.0, 1.0)
@@ -109,17 +112,17 @@ def row_reduction_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> Kern
         n,
         groups=groups,
         group=group,
-        cuda_flop=2.0 * (padded * (_INSTRUCTIONS[op] + 2.0 * passes / vector) * inputs + reduction_steps),
+        cuda_flop=2.0 * (padded * ((_INSTRUCTIONS[op] + 2.0 * passes / vector) * inputs + summed) + reduction_steps),
         cuda_flop_per_clk=vector_rate(gpu),
         sfu_ops=padded * _SPECIAL[op] + np.where(in_thread, 0.0, rows * lanes),
-        shared_bytes=read * passes + written,
+        shared_bytes=row_bytes * passes + rows * results * size,
         l2_bytes=read + written + again * l1_misses,
         dram_bytes=footprint * misses + dram_again,
         fill=blocks / (waves * gpu.sm_count),
         blocks=blocks,
         waves=waves,
         latency_cycles=np.where(op == _BATCH_NORM, walk, 0.0),
-        useful_flop=rows * dim * np.maximum(_INSTRUCTIONS[op] / 2.0, 1.0),
+        useful_flop=rows * dim * (np.maximum(_INSTRUCTIONS[op] / 2.0, 1.0) + summed),
         math=FP32,
         features={
             "log_footprint_over_l2": log_ratio(footprint, gpu.l2_mib * 2.0**20),

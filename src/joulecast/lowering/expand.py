@@ -237,7 +237,7 @@ def quick_gelu_in_pieces(table: OpTable) -> list[Piece]:
     ]
 
 
-def expanded(tables: Mapping[str, OpTable], attention: str, launch_mode: str) -> dict[str, OpTable]:
+def expanded(tables: Mapping[str, OpTable], attention: str, *, fuses: bool) -> dict[str, OpTable]:
     """`tables` with the operations that are run in several launches replaced by those.
 
     Parameters
@@ -246,8 +246,9 @@ def expanded(tables: Mapping[str, OpTable], attention: str, launch_mode: str) ->
         By kind, with the common columns.
     attention : str
         ``eager`` takes attention apart.
-    launch_mode : str
-        ``eager`` takes norms, rotary embeddings and gated activations apart.
+    fuses : bool
+        Whether a compiler or an engine has one kernel for a norm, a rotary embedding, a gated activation; else they
+        are taken apart.
 
     Returns
     -------
@@ -256,7 +257,7 @@ def expanded(tables: Mapping[str, OpTable], attention: str, launch_mode: str) ->
     out: dict[str, list[OpTable]] = {}
     for name, table in tables.items():
         rest = np.ones(len(table), dtype=np.bool_)
-        for matches, rule in _rules(name, attention, launch_mode):
+        for matches, rule in _rules(name, attention, fuses):
             mask = matches(table) & rest
             if mask.any():
                 rest &= ~mask
@@ -279,7 +280,7 @@ def joined(parts: list[OpTable]) -> OpTable:
 Rule = Callable[[OpTable], list[Piece]]
 
 
-def _rules(name: str, attention: str, launch_mode: str) -> Iterable[tuple[Callable[[OpTable], Array], Rule]]:
+def _rules(name: str, attention: str, fuses: bool) -> Iterable[tuple[Callable[[OpTable], Array], Rule]]:
     def everything(table: OpTable) -> Array:
         return np.ones(len(table), dtype=np.bool_)
 
@@ -296,7 +297,7 @@ def _rules(name: str, attention: str, launch_mode: str) -> Iterable[tuple[Callab
             yield everything, lambda table: attention_in_pieces(table, masked=False)
         if name == "attention_backward":
             yield everything, attention_backward_in_pieces
-    if launch_mode == "eager":
+    if not fuses:
         if name == "context_attention":
             yield copied_for_window, windowed_in_pieces
         if name == "copy":

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from joulecast.gpus import Gpu
+from joulecast.lowering.engines import as_served, own_allreduces
 from joulecast.lowering.execution import Execution
 from joulecast.lowering.expand import STEP, expanded
 from joulecast.lowering.formats import replace_formats
 from joulecast.lowering.layout import divided
+from joulecast.workloads.kinds import EXCHANGES
 from joulecast.workloads.table import OpTable, Workload
 
 
@@ -58,13 +60,18 @@ def lower(workload: Workload, gpu: Gpu, execution: Execution) -> Lowered:
 
 def for_any_gpu(workload: Workload, execution: Execution) -> Lowered:
     """The part of `lower` that no GPU has a say in: its formats are still those of the workload."""
-    if execution.launch_mode != "eager" and workload.compiled is not None:
+    served = execution.engine != "pytorch"
+    fuses = served or execution.launch_mode != "eager"
+    if fuses and workload.compiled is not None:
         workload = workload.compiled
     spaced = {
         name: replace(table, columns={**table.columns, "order": np.asarray(table["order"]) * STEP})
         for name, table in _that_run(workload).items()
     }
-    tables = expanded(divided(spaced, workload, execution), execution.attention, execution.launch_mode)
+    tables = divided(spaced, workload, execution)
+    if served:
+        workload, tables = as_served(workload, tables)
+    tables = expanded(tables, execution.attention, fuses=fuses)
     return Lowered(workload, tables, execution, workload.notes)
 
 
@@ -72,7 +79,10 @@ def for_gpu(lowered: Lowered, gpu: Gpu) -> Lowered:
     """What `for_any_gpu` gave, in the formats that `gpu` has."""
     out: dict[str, OpTable] = {}
     replaced: dict[str, str] = {}
-    for name, table in lowered.tables.items():
+    tables = lowered.tables
+    if lowered.execution.engine != "pytorch":
+        tables = own_allreduces(tables, gpu)
+    for name, table in tables.items():
         out[name], here = replace_formats(table, gpu)
         replaced.update(here)
     notes = [f"{gpu.name} has no {a} arithmetic: priced as {b}" for a, b in sorted(replaced.items())]
@@ -83,7 +93,7 @@ def undivided(lowered: Lowered) -> tuple[str, ...]:
     """A line for each degree of the layout that divides nothing of the workload."""
     name, how = lowered.workload.name, lowered.execution
     found = []
-    if how.tp > 1 and "nccl" not in lowered.tables:
+    if how.tp > 1 and not set(EXCHANGES) & set(lowered.tables):
         found.append(f"tp={how.tp} divides nothing of {name}: each GPU does all of the work")
     if how.ep > 1 and "moe" not in lowered.workload.tables:
         found.append(f"{name} has no experts: ep={how.ep} divides nothing")

@@ -27,7 +27,7 @@ from joulecast.scenarios.memory import memory_need, refuse_what_does_not_fit
 from joulecast.scenarios.prediction import PhasePrediction, Prediction
 from joulecast.scenarios.pricing import Rows, host_of, laid_out, nearly_alike, passes_of, prepared
 from joulecast.scenarios.unpriced import unpriced_warnings, unpriced_width
-from joulecast.workloads.kinds import kind
+from joulecast.workloads.kinds import EXCHANGES, kind
 from joulecast.workloads.table import Workload, decode
 
 Floats = npt.NDArray[np.float64]
@@ -293,7 +293,7 @@ class _Parts:
                 *self.lowered.notes,
                 *_own_coefficients(self.gpu),
                 *state_notes(self.gpu),
-                *_layout_notes(execution, "nccl" in rows.kinds),
+                *_run_notes(execution, exchanges=bool(set(EXCHANGES) & set(rows.kinds))),
             ),
             unpriced=self.unpriced_shares(),
             launched=Launched(self.lowered, rows, self.runs, self.gpu, self.host),
@@ -366,14 +366,16 @@ class _Parts:
         return np.array(texts, dtype=object)
 
 
-def _layout_notes(execution: Execution, collectives: bool) -> tuple[str, ...]:
-    """What was assumed of several GPUs."""
+def _run_notes(execution: Execution, *, exchanges: bool) -> tuple[str, ...]:
+    """What was assumed of engines and of several GPUs."""
     notes = []
-    if collectives and execution.overlap:
+    if execution.engine != "pytorch" and execution.launch_mode == "eager":
+        notes.append(f"{execution.engine} with its CUDA graphs turned off; as it comes it runs them: launch cuda_graph")
+    if exchanges and execution.overlap:
         notes.append(f"{execution.overlap:.0%} of the time of collectives is taken to overlap with other work")
     elif execution.overlap:
         notes.append("overlap changes nothing: this layout has no collectives")
-    elif collectives:
+    elif exchanges:
         notes.append("collectives are taken to overlap with no other work")
     if execution.pp > 1 and execution.microbatches == 1:
         notes.append("one microbatch at a time: the stages of the pipeline wait for each other")

@@ -24,6 +24,7 @@ from joulecast.physics.price import price
 from joulecast.physics.priced import Priced, concatenated, take
 from joulecast.physics.timeline import Passes
 from joulecast.physics.timing import duration_s
+from joulecast.workloads.kinds import EXCHANGES
 from joulecast.workloads.table import COMMON, OpTable, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -140,9 +141,10 @@ def priced_rows(lowered: Lowered, gpu: Gpu, exclude: tuple[str, ...] = ()) -> Ro
 
 def _overlapped(rows: Rows, gpu: Gpu, overlap: float) -> Rows:
     """Collectives without the time that they run beside other work of their pass, of which there must be enough."""
-    if not overlap or "nccl" not in rows.kinds:
+    exchanges = [index for index, name in enumerate(rows.kinds) if name in EXCHANGES]
+    if not overlap or not exchanges:
         return rows
-    collective = rows.kind_of == rows.kinds.index("nccl")
+    collective = np.isin(rows.kind_of, exchanges)
     busy_s = rows.count * duration_s(rows.priced.times, gpu, gpu.clock_max_mhz)
     passes = int(rows.pass_id.max()) + 1
     sent_s, rest_s = (

@@ -182,7 +182,7 @@ def _conv2d(t: OpTable, _: bool) -> Floats:
 
 
 def _row_reduction(t: OpTable, _: bool) -> Floats:
-    each = np.array([_REDUCTION_FLOP[plain_op(word)] for word in REDUCTIONS])
+    each = np.array([_REDUCTION_FLOP[plain_op(word)] + (word == "add_rms_norm") for word in REDUCTIONS])
     return np.asarray(t["rows"] * t["dim"] * each[t["op"]])
 
 

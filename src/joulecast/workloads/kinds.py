@@ -145,7 +145,7 @@ _CONVOLUTION = (
 
 REDUCTIONS = (
     "softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "sum", "max", "mean", "pool",
-    "rms_norm_unit", "rms_norm_wide", "rms_norm_late",
+    "rms_norm_unit", "rms_norm_wide", "rms_norm_late", "add_rms_norm",
 )  # fmt: skip
 ELEMENTWISE = (
     "add", "mul", "div", "sub", "pow", "relu", "gelu", "silu", "tanh", "sigmoid", "exp", "scale", "cast",
@@ -160,6 +160,7 @@ WRITTEN_OTHERWISE: Mapping[str, str] = MappingProxyType(
         "rms_norm_unit": "rms_norm",  # Gemma: the gain counts from one, in fp32
         "rms_norm_wide": "rms_norm",  # OLMo 2, gpt-oss: the gain is applied in fp32, before the cast down
         "rms_norm_late": "rms_norm",  # T5: what is scaled is the 16-bit input
+        "add_rms_norm": "rms_norm",  # serving engines: a second tensor is added first, and the sum kept
         "geglu": "glu",  # gated by GELU
         "geglu_new": "glu",  # gated by GELU written out in Python
         "rope_partial": "rope",  # a part of each head is rotated and laid beside the rest
@@ -175,6 +176,8 @@ def plain_op(op: str) -> str:
     return WRITTEN_OTHERWISE.get(op, op)
 
 
+#: Kinds that exchange data between GPUs.
+EXCHANGES = ("nccl", "custom_allreduce")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "send_recv", "broadcast")
 ROUTINGS = ("balanced", "power_law_1.01", "power_law_1.2")
 
