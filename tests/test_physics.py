@@ -194,6 +194,23 @@ def test_a_throttled_clock_meets_the_limit(rows, asked, limit):
     assert np.all(clock[throttled & ~inside] == lowest)
 
 
+@pytest.mark.parametrize(("under", "over"), [(1.0, 3.0), (0.8, 2.4), (3.0, 1.0)])
+def test_a_limit_is_kept_where_the_slope_of_power_changes(under, over):
+    """As at the voltage floor: below it power falls with the clock alone, above it with the voltage too."""
+    limit, asked = 200.0, 1410.0
+    knee = 700.0 * np.exp(np.linspace(-3e-4, 3e-4, 6001))  # where the limit is met, and a little beside it
+
+    def power_w(clock, index):
+        ratio = clock / knee[index]
+        return limit * (knee[index] / 700.0) ** over * ratio ** np.where(ratio < 1, under, over)
+
+    clock, throttled = settled_clock_mhz(power_w, asked, 210.0, limit, knee.size)
+    found = power_w(clock, np.arange(knee.size))
+    assert throttled.all()
+    assert np.all(found <= limit)
+    assert np.all(found >= limit * (1 - 5e-4))
+
+
 def test_a_cubic_law_settles_at_the_cube_root():
     clock, throttled = settled_clock_mhz(lambda mhz, _: 400 * (mhz / 1410) ** 3, 1410, 210, 200, 1)
     assert throttled[0]

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-#: Clocks are solved for to this share, put right for what is left, then taken so much lower: the limit is kept.
-_TOLERANCE, _BELOW = 1e-4, 5e-5
+#: Clocks are solved for to this share, put right for what is left, then taken so much lower: the limit is kept, even
+#: where the slope changes threefold in between, as it may at the voltage floor.
+_TOLERANCE, _BELOW = 2.5e-5, 5e-5
 
 #: Slope of log power over log clock that the first step takes, between that of memory (0) and of arithmetic (3).
 _FIRST_SLOPE = 1.8
