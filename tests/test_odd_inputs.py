@@ -6,13 +6,16 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 
+import polars as pl
 import pytest
 
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InfeasibleError
 from joulecast.scenarios.summary import fastest, thriftiest
+from joulecast.validation.read import _tables
 
 GEMM = {"op": "gemm", "m": 8, "n": 4096, "k": 4096, "dtype": "bf16"}
 
@@ -95,3 +98,102 @@ def test_the_module_is_the_command():
     told = subprocess.run([sys.executable, "-m", "joulecast", "--version"], capture_output=True, text=True, check=True,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
     assert told.stdout == f"joulecast {jc.__version__}\n"
+
+
+def ran(*arguments, **how):
+    """The command line in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **how.pop("environment", {})}
+    command = [sys.executable, "-m", "joulecast", *map(str, arguments)]
+    return subprocess.run(command, env=environment, check=False, **{"stderr": subprocess.PIPE, **how})
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")  # noqa: PTH110
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
+def test_a_full_disk_behind_the_answer_is_one_line(form):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = ran("gpus", *form, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.decode() == "joulecast: can't write the answer: No space left on device\n"
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_machines_get_utf_8_whatever_the_terminal_speaks(listed, form):
+    path = listed({"name": "模型", "operations": [GEMM]}, "模型.json")
+    told = [
+        ran("predict", path, "--gpu", "a100", form, stdout=subprocess.PIPE, environment={"PYTHONIOENCODING": speaks})
+        for speaks in ("ascii", "utf-8")
+    ]
+    assert [one.returncode for one in told] == [0, 0]
+    assert told[0].stdout == told[1].stdout
+    assert "模型" in told[0].stdout.decode("utf-8")
+
+
+MEASURED = "gpu,op,m,n,k,dtype,latency_ms,power_w,power_limit_w,power_quality\n"
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        ("0.02 ms,400,700,A", "column latency_ms must hold numbers, row 0 has '0.02 ms'"),
+        ("0.02,400 W,700,A", "column power_w must hold numbers, row 0 has '400 W'"),
+        ("0.02,400,700 W,A", "column power_limit_w must hold numbers, row 0 has '700 W'"),
+        ("0.02,400,700,Z", "power_quality must be A, B, C or D, row 0 has 'Z'"),
+        ("true,400,700,A", "column latency_ms must hold numbers, it holds Boolean"),
+    ],
+)
+@pytest.mark.parametrize("verb", [("audit",), ("validate", "--data")])
+def test_readings_that_are_no_numbers_are_told(tmp_path, capsys, cells, told, verb):
+    path = tmp_path / "table.csv"
+    path.write_text(f"{MEASURED}h100-sxm,gemm,4096,4096,4096,bf16,{cells}\n")
+    code, out, err = asked(capsys, *verb, path)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_a_power_that_was_not_read_is_no_word(tmp_path, capsys):
+    path = tmp_path / "table.csv"
+    rows = [f"h100-sxm,gemm,4096,4096,{k},bf16,0.3,{power},700,A" for k, power in ((4096, 400), (4160, "[N/A]"))]
+    path.write_text(MEASURED + "\n".join(rows) + "\n")
+    assert asked(capsys, "audit", path)[0] == 0
+
+
+def test_a_time_beyond_all_bounds_is_flagged_and_no_fault(tmp_path, capsys):
+    path = tmp_path / "table.csv"
+    path.write_text(f"{MEASURED}h100-sxm,gemm,4096,4096,4096,bf16,1e-308,400,700,A\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        code, _, err = asked(capsys, "audit", path)
+    assert (code, err) == (1, "")
+
+
+@pytest.mark.parametrize("verb", [("audit",), ("validate", "--data"), ("calibrate",)])
+@pytest.mark.parametrize("name", ["x" * 5000, "/dev/null"])
+def test_what_is_no_table_is_told(capsys, verb, name):
+    code, out, err = asked(capsys, *verb, name)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "fault" not in err
+
+
+@pytest.mark.parametrize("source", ["aiconfigurator/h100_sxm/gemm", "neusight/kernels_x", "e2e/vidur/dense_ops"])
+@pytest.mark.parametrize("damage", ["junk", "columns"])
+def test_a_damaged_table_of_the_data_folder_is_named(tmp_path, capsys, source, damage):
+    path = tmp_path / f"{source}.parquet"
+    path.parent.mkdir(parents=True)
+    if damage == "junk":
+        path.write_bytes(b"PAR1 junk")
+    else:
+        pl.DataFrame({"a": [1]}).write_parquet(path)
+    code, out, err = asked(capsys, "validate", "--data", tmp_path)
+    assert (code, out) == (2, "")
+    assert path.name in err
+
+
+def test_links_that_lead_nowhere_hide_no_table(tmp_path, capsys):
+    (tmp_path / "lost.csv").symlink_to(tmp_path / "nowhere.csv")
+    (tmp_path / "round").symlink_to(tmp_path)
+    (tmp_path / "a.parquet").mkdir()
+    (tmp_path / "table.csv").write_text(f"{MEASURED}h100-sxm,gemm,4096,4096,4096,bf16,0.3,400,700,A\n")
+    assert asked(capsys, "audit", tmp_path)[0] == 0
+    assert [one.name for one in _tables(tmp_path)] == ["table.csv"]

@@ -28,6 +28,7 @@ _SLOW_RATIO, _SLOW_LEAST_S, _SLOW_ROWS = 100.0, 20e-6, 20
 _FAST_SHARE, _FAST_RATIO, _CURED_SHARE = 0.5, 10.0, 0.02
 
 
+@np.errstate(over="ignore")
 def audit_batch(measured: Measured, gpu: Gpu | None = None) -> Audit:
     """Check a batch of measured kernels.
 

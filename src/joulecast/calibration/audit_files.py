@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from joulecast.calibration.tables import measured_frame, neusight_frame
 from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.workloads.files import named
-from joulecast.workloads.frames import read_frame
+from joulecast.workloads.frames import numbers, read_frame
 from joulecast.workloads.kinds import KINDS
 from joulecast.workloads.table import Workload
 
@@ -88,10 +89,10 @@ def table_files(path: Path) -> list[Path]:
     InputError
         If there are none.
     """
-    if path.is_file():
-        return [path]
-    if not path.exists():
+    if not os.path.lexists(path):
         raise InputError(f"no such file or folder: {named(path)}")
+    if not path.is_dir():
+        return [path]
     found = sorted(one for one in path.rglob("*") if one.suffix.lower() in (".csv", ".parquet") and one.is_file())
     if not found:
         raise InputError(f"{named(path)} holds no measured tables: CSV and parquet files are read")
@@ -142,7 +143,7 @@ def audit_file(path: Path, gpu: str | None = None, name: str | None = None) -> A
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     except (pl.exceptions.PolarsError, ValueError) as error:  # a column of words where numbers belong, or none
-        why = shortened(error, 100)
+        why = shortened(str(error).strip().split("\n", 1)[0], 100)
         raise InputError(f"{name}: its columns are not what a table of this kind has: {why}") from None
     known = ", ".join(sorted(ops)[:3])
     raise InputError(
@@ -180,7 +181,7 @@ def kernel_frame(frame: pl.DataFrame, gpu: str | None) -> pl.DataFrame:
     frame = frame.with_columns(**{k: pl.lit(v) for k, v in _FILLED.items() if k not in frame.columns})
     frame = frame.with_columns(pl.col(k).fill_null("") for k in _FILLED)
     if "power_limit_w" in frame.columns:
-        frame = frame.with_columns(pl.col("power_limit_w").cast(pl.Float64, strict=False))
+        frame = frame.with_columns(numbers(frame, "power_limit_w"))
     return frame
 
 
@@ -328,7 +329,7 @@ def _numeric(frame: pl.DataFrame, column: str, what: str, size: float) -> pl.Dat
                 raise InputError("it has no column latency_ms (or time_ms, time_s, ...)")
             return frame
         return frame.with_columns((pl.col(found[0]).cast(pl.Float64) * (found[1] / size)).alias(column))
-    return frame.with_columns(pl.col(column).cast(pl.Float64, strict=False))
+    return frame.with_columns(numbers(frame, column))
 
 
 def _moved(audit: Audit, part: pl.DataFrame) -> list[Finding]:

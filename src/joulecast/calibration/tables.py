@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.calibration.drift import drift_s
-from joulecast.errors import InputError
+from joulecast.errors import InputError, shortened
 from joulecast.gpus import resolve
 from joulecast.kernels.work import Conditions
+from joulecast.workloads.files import named
+from joulecast.workloads.frames import numbers, read_frame
 from joulecast.workloads.kinds import KINDS
 from joulecast.workloads.table import OpTable, op_table
 
@@ -122,13 +125,11 @@ def read_kernel_tables(folder: Path, kinds: tuple[str, ...] | None = None) -> It
 
 
 def _aiconfigurator(folder: Path) -> Iterator[Measured]:
-    import polars as pl
-
     for path in sorted(folder.glob("*/*.parquet")):
-        frame = pl.read_parquet(path)
-        kind_name = str(frame["op"][0])
-        if kind_name in KINDS:
-            yield from measured_frame(frame, kind_name)
+        with _told_of(path) as frame:
+            kind_name = str(frame["op"][0]) if frame.height else ""
+            batches = list(measured_frame(frame, kind_name)) if kind_name in KINDS else []
+        yield from batches
 
 
 def measured_frame(
@@ -149,13 +150,13 @@ def measured_frame(
         n = part.height
         columns = {name: part[name].cast(pl.String).to_list() if part[name].dtype in (pl.String, pl.Categorical)
                    else part[name].to_numpy() for name in names}  # fmt: skip
-        power = part["power_w"].cast(pl.Float64).to_numpy() if "power_w" in part.columns else np.full(n, np.nan)
+        power = numbers(part, "power_w").to_numpy() if "power_w" in part.columns else np.full(n, np.nan)
         quality = (
-            np.array([QUALITIES.index(q or "") for q in part["power_quality"].to_list()])
+            _graded(part["power_quality"].to_list())
             if "power_quality" in part.columns
             else np.full(n, len(QUALITIES) - 1)
         )
-        limit: Any = part["power_limit_w"].drop_nulls() if "power_limit_w" in part.columns else []
+        limit: Any = numbers(part, "power_limit_w").drop_nulls() if "power_limit_w" in part.columns else []
         engine = str(meta["framework"]).replace("nccl-tests", "nccl")
         yield Measured(
             gpu=names_of_own.get(str(meta["gpu"])) or resolve(str(meta["gpu"]))[0].name,
@@ -178,6 +179,27 @@ def measured_frame(
         )
 
 
+def _graded(words: Sequence[Any]) -> npt.NDArray[np.intp]:
+    for row, word in enumerate(words):
+        if word is not None and word not in QUALITIES:
+            raise InputError(f"power_quality must be A, B, C or D, row {row} has {shortened(repr(word), 40)}")
+    return np.array([QUALITIES.index(word or "") for word in words], dtype=np.intp)
+
+
+@contextmanager
+def _told_of(path: Path) -> Iterator[pl.DataFrame]:
+    """The table at `path`; what is wrong with its columns is told with its name."""
+    import polars as pl
+
+    try:
+        yield read_frame(path)
+    except InputError as error:
+        raise error if named(path) in str(error) else InputError(f"{named(path)}: {error}") from None
+    except (pl.exceptions.PolarsError, KeyError, ValueError) as error:
+        why = shortened(str(error).strip().split("\n", 1)[0])
+        raise InputError(f"{named(path)}: its columns are not what a table of {path.parent.name} has: {why}") from None
+
+
 _ELEMENTWISE = {
     # operator: (op, inputs, FLOP an element)
     "add": ("add", 2, 1), "addu": ("add", 1, 1), "mul": ("mul", 2, 1), "mulu": ("mul", 1, 1),
@@ -187,10 +209,10 @@ _ELEMENTWISE = {
 
 
 def _neusight(folder: Path) -> Iterator[Measured]:
-    import polars as pl
-
     for path in sorted(folder.glob("kernels_*.parquet")):
-        yield from neusight_frame(pl.read_parquet(path))
+        with _told_of(path) as frame:
+            batches = list(neusight_frame(frame))
+        yield from batches
 
 
 def neusight_frame(frame: pl.DataFrame) -> Iterator[Measured]:
@@ -275,15 +297,22 @@ def without_drift(part: pl.DataFrame, columns: Mapping[str, Any]) -> pl.DataFram
 
 
 def _vidur(folder: Path) -> Iterator[Measured]:
-    import polars as pl
-
     collectives = folder / "collectives.parquet"
     if collectives.exists():
-        yield from vidur_collectives(pl.read_parquet(collectives))
+        with _told_of(collectives) as frame:
+            batches = list(vidur_collectives(frame))
+        yield from batches
     path = folder / "dense_ops.parquet"
-    if not path.exists():
-        return
-    table = pl.read_parquet(path).with_columns(pl.col("gpu", "op", "model_id").cast(pl.String))
+    if path.exists():
+        with _told_of(path) as frame:
+            batches = list(_vidur_dense(frame))
+        yield from batches
+
+
+def _vidur_dense(frame: pl.DataFrame) -> Iterator[Measured]:
+    import polars as pl
+
+    table = frame.with_columns(pl.col("gpu", "op", "model_id").cast(pl.String))
     shape = [name for name in table.columns if not name.startswith("time_")]
     table = table.group_by(shape, maintain_order=True).agg(pl.col("time_median_ms").median())
     for (gpu, op), part in table.group_by(["gpu", "op"], maintain_order=True):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 
-from joulecast.errors import JoulecastError, visible
+from joulecast.errors import InputError, JoulecastError, visible
+
+#: Why an answer can't be written, and nobody of ours is to blame.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 #: Exit codes: done, a fault of ours, something that the caller can put right, stopped from the keyboard or a pipe.
 DONE, FAULT, REFUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
@@ -26,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         Exit code: 0 where there is an answer, 2 for bad input with one line on stderr, 1 for a fault of ours.
     """
+    _open_closed_streams()
     if arguments is None and not sys.warnoptions:
         warnings.simplefilter("ignore")  # a library's warnings are for its callers' developers
     debug = bool(os.environ.get("JOULECAST_DEBUG"))
@@ -44,10 +49,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _refuse(error)
         if debug:
             raise
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+            _close_pipe()
+            return _refuse(InputError(f"can't write the answer: {error.strerror}"))
         reason = _one_line(f"{type(error).__name__}: {error}")
         _complain(f"a fault of joulecast itself, please report it ({reason}); JOULECAST_DEBUG=1 shows where")
         return FAULT
     return code
+
+
+def _open_closed_streams() -> None:
+    """Streams that the caller closed: an answer to one fails as it should, complaints go nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
 
 
 def _run(arguments: list[str]) -> int:

@@ -70,6 +70,6 @@ def give(answer: Answer, form: str, output: Path | None) -> None:
     else:
         text = tables.plain(answer.page()) + "\n"
     if output is None:
-        sys.stdout.write(text if form != "txt" else tables.printable(text, sys.stdout))
+        tables.send(text, sys.stdout)
     else:
         files.write_atomic(output, text)

@@ -207,6 +207,7 @@ def _surveyed(
     """All points evaluated, those asked for written out, and what stands out among them."""
     from joulecast.cli.progress import bar
     from joulecast.reports.columns import csv_pieces, write_columns
+    from joulecast.reports.tables import send
     from joulecast.scenarios.sweep.collect import Collector
     from joulecast.scenarios.sweep.objectives import kept_to, objectives_of
     from joulecast.scenarios.sweep.run import run
@@ -232,7 +233,7 @@ def _surveyed(
             write_columns(output, tables(tell, needed=True))
         elif csv:
             for piece in csv_pieces(tables(tell, needed=True)):
-                sys.stdout.write(piece.decode("utf-8"))
+                send(piece.decode("utf-8"), sys.stdout)
         else:
             for _ in tables(tell, needed=False):
                 pass

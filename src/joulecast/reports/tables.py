@@ -190,6 +190,15 @@ def printable(text: str, stream: IO[str]) -> str:
     return text
 
 
+def send(text: str, stream: IO[str]) -> None:
+    """Write JSON or CSV to `stream`; in UTF-8 where its own encoding lacks a character."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        stream.flush()
+        stream.buffer.write(text.encode("utf-8"))  # type: ignore[attr-defined]
+
+
 def _is_terminal(stream: IO[str]) -> bool:
     return bool(getattr(stream, "isatty", lambda: False)())
 

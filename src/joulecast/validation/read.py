@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 
 from joulecast.calibration.tables import Measured, measured_frame, read_kernel_tables
 from joulecast.errors import InputError, JoulecastError, shortened
-from joulecast.workloads.frames import read_frame
+from joulecast.workloads.frames import numbers, read_frame
 from joulecast.workloads.kinds import kind
 
 #: Folders of the data folder that hold kernels, and whole passes.
@@ -20,6 +21,9 @@ PASS_SOURCE = "energaizer"
 
 #: Columns that every table of kernels has beside those of its op.
 REQUIRED = ("gpu", "op", "latency_ms")
+
+#: Columns of readings.
+MEASURED = ("latency_ms", "power_w", "power_limit_w")
 
 #: What columns that describe a measurement say where a table lacks them.
 ABSENT = {
@@ -103,7 +107,7 @@ def holds_passes(path: Path) -> Path | None:
 
 def holds_kernels(path: Path) -> bool:
     """Whether `path` is a table, or a folder that holds tables of kernels."""
-    if path.is_file() or any((path / name).is_dir() for name in KERNEL_SOURCES):
+    if (path.exists() and not path.is_dir()) or any((path / name).is_dir() for name in KERNEL_SOURCES):
         return True
     return path.is_dir() and holds_passes(path) is None and bool(_tables(path))
 
@@ -111,7 +115,7 @@ def holds_kernels(path: Path) -> bool:
 def check_path(path: Path) -> None:
     """Raise `InputError` if `path` holds nothing to score."""
     name = shortened(path)
-    if not path.exists():
+    if not os.path.lexists(path):
         raise InputError(f"no measured tables at {name}: there is no such file or folder")
     if not holds_kernels(path) and holds_passes(path) is None:
         raise InputError(
@@ -127,7 +131,7 @@ def _measured(path: Path, kinds: tuple[str, ...] | None) -> Iterator[tuple[Measu
             if only in ("", _source(batch)):
                 yield batch, _source(batch)
         return
-    for file in [path] if path.is_file() else _tables(path):
+    for file in _tables(path) if path.is_dir() else [path]:
         if file == path or _is_of_kernels(file):
             for batch in read_table(file, kinds):
                 yield batch, "table"
@@ -157,7 +161,8 @@ def _is_of_kernels(path: Path) -> bool:
 
 
 def _tables(folder: Path) -> list[Path]:
-    return sorted(one for pattern in ("*.parquet", "*/*.parquet", "*.csv") for one in folder.glob(pattern))
+    found = {one for pattern in ("*.parquet", "*/*.parquet", "*.csv") for one in folder.glob(pattern)}
+    return sorted(one for one in found if one.is_file())
 
 
 def read_table(path: Path, kinds: tuple[str, ...] | None = None) -> Iterator[Measured]:
@@ -180,9 +185,12 @@ def read_table(path: Path, kinds: tuple[str, ...] | None = None) -> Iterator[Mea
             f"{name} lacks {', '.join(lacking)}: a table of kernels has {', '.join(REQUIRED)} and the columns of its op"
         )
     try:
-        frame = frame.with_columns(pl.col("latency_ms").cast(pl.Float64), pl.col("gpu", "op").cast(pl.String))
+        measured = [numbers(frame, column) for column in MEASURED if column in frame.columns]
+        frame = frame.with_columns(*measured, pl.col("gpu", "op").cast(pl.String))
     except pl.exceptions.PolarsError:
-        raise InputError(f"{name}: column latency_ms holds something that is no number") from None
+        raise InputError(f"{name}: columns gpu and op must hold words") from None
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
     good = frame["latency_ms"].is_finite() & (frame["latency_ms"] > 0)
     if frame.height and not good.fill_null(False).all():
         raise InputError(f"{name}: latency_ms must be above zero in every row")

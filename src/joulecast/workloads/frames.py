@@ -40,6 +40,35 @@ def read_frame(path: str | Path) -> pl.DataFrame:
         raise InputError(f"{name} is neither a CSV nor a parquet table: {shortened(first)}") from None
 
 
+#: What tables write where nothing was measured.
+_ABSENT = ("", "-", "n/a", "[n/a]", "na", "nan", "null", "none", "[not supported]")
+
+
+def numbers(frame: pl.DataFrame, column: str) -> pl.Series:
+    """A column as floats, null where a word says that there is nothing.
+
+    Raises
+    ------
+    InputError
+        If a row holds something else, such as a number with its unit.
+    """
+    import polars as pl
+
+    found = frame[column]
+    if found.dtype in (pl.String, pl.Categorical):
+        words = found.cast(pl.String).str.strip_chars()
+        words = words.set(words.str.to_lowercase().is_in(_ABSENT).fill_null(False), None)
+        cast = words.cast(pl.Float64, strict=False)
+        wrong = (cast.is_null() & words.is_not_null()).arg_true()
+        if len(wrong):
+            told = shortened(repr(words[int(wrong[0])]), 40)
+            raise InputError(f"column {column} must hold numbers, row {int(wrong[0])} has {told}")
+        return cast
+    if not (found.dtype.is_numeric() or found.dtype == pl.Null):
+        raise InputError(f"column {column} must hold numbers, it holds {found.dtype}")
+    return found.cast(pl.Float64)
+
+
 def frame_of_parquet(data: bytes, name: str, most_rows: int | None = None) -> pl.DataFrame:
     """The table in the bytes of a parquet file.
 
