@@ -362,7 +362,7 @@ def test_an_excluded_gpu_gives_nothing(calibrated):
     out = ("A100-SXM-80GB",)
     in_cycles = 4 * load_gpu("V100-SXM-32GB").clock_max_mhz / A100.clock_max_mhz
     assert transfer.time_coefficients(A100, "gemm", "vllm", "bf16", exclude=out).fixed_us == pytest.approx(in_cycles)
-    assert transfer.power_coefficients(A100, exclude=out).source == "rescaled from V100-SXM-32GB"
+    assert transfer.power_coefficients(A100, exclude=out).source == transfer.COMMON_SOURCE
     both = (*out, "V100-SXM-32GB")
     assert transfer.time_coefficients(A100, "gemm", "vllm", "bf16", exclude=both) == TimeCoefficients()
     assert transfer.power_coefficients(A100, exclude=both) == default_power(A100)
@@ -379,7 +379,7 @@ def test_a_what_if_gpu_keeps_the_coefficients_of_what_it_was_made_from(calibrate
 
 
 def test_energies_are_rescaled_by_hand(calibrated):
-    calibrated(gpu_file("A100-SXM-80GB", power=energies(60.0)))
+    calibrated(gpu_file("A100-SXM-80GB", power=energies(60.0, learned_share=1.0)))
     found = transfer.power_coefficients(V100)
     node = V100.process_nm / A100.process_nm
     assert found.tensor_pj["fp16"] == pytest.approx(0.5 * node)
@@ -389,7 +389,7 @@ def test_energies_are_rescaled_by_hand(calibrated):
     assert found.spread90 > 0.1
     smaller = V100.sm_count * V100.rate_clock_mhz / (A100.sm_count * A100.rate_clock_mhz)
     assert found.active_w <= 100.0 * node * smaller * (1 + 1e-9)
-    assert transfer.power_coefficients(A100) == energies(60.0)
+    assert transfer.power_coefficients(A100) == energies(60.0, learned_share=1.0)
 
 
 @pytest.mark.parametrize("name", gpu_names())

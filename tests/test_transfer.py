@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.bounds.energies import energy_bounds_pj
+from joulecast.calibration.common_power import CommonRows, fit_common
 from joulecast.calibration.correction_fit import CorrectionBatch, fit_correction
 from joulecast.calibration.kernels import pools, predicted_s
 from joulecast.calibration.time_fit import fit_time
@@ -291,7 +292,7 @@ def powered(monkeypatch):
 def _energies(gpu, factor=1.0, rows=10_000):
     start = energies.default_power(gpu)
     tensor = {name: pj * factor for name, pj in start.tensor_pj.items() if name in gpu.tensor_tflops}
-    return replace(start, tensor_pj=tensor, provenance="fitted", rows=rows)
+    return replace(start, tensor_pj=tensor, provenance="fitted", rows=rows, learned_share=1.0)
 
 
 def test_sms_of_one_more_of_the_same_chip_take_as_much_each(powered):
@@ -320,6 +321,30 @@ def test_a_few_passes_say_less_of_energies_than_many_kernels(powered):
     many = transfer.power_coefficients(L40S).tensor_pj["bf16"]
     plain = energies.default_power(L40S).tensor_pj["bf16"]
     assert 0.9 * plain < few < many < 2.0 * plain
+
+
+def test_whole_passes_of_another_chip_give_what_all_gpus_have_in_common(powered):
+    passes = replace(_energies(load_gpu("A10"), 2.0, rows=60), learned_share=0.0, limit_share=0.99)
+    powered(A10=passes)
+    found = transfer.power_coefficients(L40S)
+    # 1.21 W an SM and GHz at 7 nm, 142 SMs at 2.52 GHz, their highest clock; 5 nm: root of the node
+    assert found.active_w == pytest.approx(1.21 * 142 * 2.52 * (5 / 7) ** 0.5, rel=0.01)
+    assert found.tensor_pj["fp16"] == pytest.approx(0.264 * 5 / 7)
+    assert found.dram_pj == pytest.approx(2 * 85.7)  # GDDR6 takes twice what HBM2e does
+    assert (found.provenance, found.source) == ("transferred", transfer.COMMON_SOURCE)
+    assert transfer.power_coefficients(load_gpu("A40")).source == "rescaled from A10"  # its own die
+
+
+def test_what_gpus_have_in_common_is_found_again_where_each_tells_a_part():
+    truth = {**energies.COMMON, "dram": 100.0, "tensor": 0.3}
+    generator = np.random.default_rng(0)
+    parts = []
+    for told in (("dram", "active"), ("tensor", "shared", "active"), ("cuda", "sfu", "l2", "dram")):
+        terms = np.array([[40 / truth[name] * (name in told) for name in truth]]) * generator.uniform(0.2, 2, (60, 1))
+        terms = terms * generator.uniform(0.2, 2.0, (60, len(truth)))
+        parts.append(CommonRows(terms, np.full(60, 50.0), 50.0 + terms @ np.array(list(truth.values()))))
+    found = fit_common(parts)
+    assert found == {name: pytest.approx(value, rel=0.05) for name, value in truth.items()}
 
 
 @pytest.mark.parametrize("name", gpu_names())

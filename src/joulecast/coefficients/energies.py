@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from joulecast.bounds.energies import energy_bounds_pj
 from joulecast.coefficients.schema import PowerCoefficients
-from joulecast.coefficients.voltage import rate_energy
+from joulecast.coefficients.voltage import rate_energy, voltage_ratio
 from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 
@@ -33,20 +33,22 @@ def rescaled(power: PowerCoefficients, other: Gpu, gpu: Gpu) -> PowerCoefficient
     node *= rate_energy(gpu, other, power)
     dram = _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3) / _DRAM_ENERGY.get(other.dram_type.upper(), 1.3)
 
-    def possible(name: str, pj: float) -> float:
-        low, high = energy_bounds_pj(name, gpu.process_nm, gpu.dram_type)
-        return min(max(pj, low), high)
-
     return replace(
         power,
         active_w=power.active_w * node * _drive(gpu, other),
-        tensor_pj={name: possible(f"tensor.{name}", pj * node) for name, pj in power.tensor_pj.items()},
-        cuda_pj={name: possible(f"cuda.{name}", pj * node) for name, pj in power.cuda_pj.items()},
-        sfu_pj=possible("sfu", power.sfu_pj * node),
-        shared_pj=possible("shared", power.shared_pj * node),
-        l2_pj=possible("l2", power.l2_pj * node),
-        dram_pj=possible("dram", power.dram_pj * dram),
+        tensor_pj={name: _possible(gpu, f"tensor.{name}", pj * node) for name, pj in power.tensor_pj.items()},
+        cuda_pj={name: _possible(gpu, f"cuda.{name}", pj * node) for name, pj in power.cuda_pj.items()},
+        sfu_pj=_possible(gpu, "sfu", power.sfu_pj * node),
+        shared_pj=_possible(gpu, "shared", power.shared_pj * node),
+        l2_pj=_possible(gpu, "l2", power.l2_pj * node),
+        dram_pj=_possible(gpu, "dram", power.dram_pj * dram),
     )
+
+
+def _possible(gpu: Gpu, name: str, pj: float) -> float:
+    """An energy, held within what is possible on a GPU."""
+    low, high = energy_bounds_pj(name, gpu.process_nm, gpu.dram_type)
+    return min(max(pj, low), high)
 
 
 def _drive(gpu: Gpu, other: Gpu) -> float:
@@ -99,6 +101,64 @@ def static_parts_w(gpu: Gpu) -> tuple[float, float]:
 def _span_w(gpu: Gpu) -> float:
     """What the board may draw above idle. [W]"""
     return gpu.power_limit_default_w - gpu.idle_w
+
+
+#: Energies that whole passes and generations on GPUs of 7 to 12 nm agree on, and the power of SMs that hold blocks.
+#:
+#: A fit on one GPU leaves open what takes its power: answers at batch 1 tell of memory and of SMs that wait, large
+#: passes of tensor cores, and what a fit can't tell stays at a guess. Together they tell it. For a part of 7 nm at its
+#: highest clock with HBM2e; logic goes with the node, SMs with its root (as transistors shrink, an SM gets more of
+#: them). ``benchmarks/transfer.py`` finds them and scores each chip with those of the others. The powers of the node
+#: were chosen with those errors and kernels on H200 and B200 in sight. [pJ; W for an SM and GHz]
+COMMON = {
+    "tensor": 0.264, "cuda": 3.13, "sfu": 7.65, "shared": 1.52, "l2": 13.3, "dram": 85.7, "active": 1.21,
+}  # fmt: skip
+
+
+#: Coarser nodes take what this one takes: a V100 of 12 nm draws as A10s of 8 nm would with its SMs.
+_COARSEST_NM = 8.0
+
+#: What core-domain energies go with, in voltages, where no sweep of a GPU's clocks told: switching (2), and leakage,
+#: which rises faster.
+COMMON_VOLTAGE_EXPONENT = 2.5
+
+
+def common_units(gpu: Gpu) -> dict[str, float]:
+    """What each of `COMMON` is multiplied by on a GPU, at its rate clock. [1, SM GHz]"""
+    start = replace(default_power(gpu), voltage_exponent=COMMON_VOLTAGE_EXPONENT)
+    volts = float(voltage_ratio(gpu.clock_max_mhz, gpu, start) ** -COMMON_VOLTAGE_EXPONENT)
+    node = min(_ENERGY_NM.get(gpu.process_nm, gpu.process_nm), _COARSEST_NM) / 7.0
+    return {
+        **dict.fromkeys(COMMON, node * volts),
+        "dram": _DRAM_ENERGY.get(gpu.dram_type.upper(), 1.3),
+        "active": node**0.5 * volts * gpu.sm_count * gpu.rate_clock_mhz * 1e-3,
+    }
+
+
+def common_power(gpu: Gpu, common: Mapping[str, float] = COMMON) -> PowerCoefficients:
+    """Energies of a GPU from what all measured GPUs share, within what is possible.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    common : mapping of str to float
+        As `COMMON`.
+    """
+    start = default_power(gpu)
+    here = {name: common[name] * unit for name, unit in common_units(gpu).items()}
+    tensor = here["tensor"] / start.tensor_pj["fp16"]
+    cuda = here["cuda"] / start.cuda_pj["fp32"]
+    return replace(
+        start,
+        active_w=here["active"],
+        tensor_pj={name: _possible(gpu, f"tensor.{name}", pj * tensor) for name, pj in start.tensor_pj.items()},
+        cuda_pj={name: _possible(gpu, f"cuda.{name}", pj * cuda) for name, pj in start.cuda_pj.items()},
+        sfu_pj=_possible(gpu, "sfu", here["sfu"]),
+        shared_pj=_possible(gpu, "shared", here["shared"]),
+        l2_pj=_possible(gpu, "l2", here["l2"]),
+        dram_pj=_possible(gpu, "dram", here["dram"]),
+        voltage_exponent=COMMON_VOLTAGE_EXPONENT,
+    )
 
 
 def default_power(gpu: Gpu) -> PowerCoefficients:

@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients import corrections, store
-from joulecast.coefficients.energies import as_changed, default_power, log_mean, mean_by_math, rescaled, static_parts_w
+from joulecast.coefficients.energies import (
+    as_changed,
+    common_power,
+    default_power,
+    log_mean,
+    mean_by_math,
+    rescaled,
+    static_parts_w,
+)
 from joulecast.coefficients.intervals import UNLIKE_KNOTS, load_intervals
 from joulecast.coefficients.likeness import (
     correction_share,
@@ -232,6 +240,10 @@ _ROWS_OF_HALF_TRUST = 100.0
 _NAMED = 0.1
 
 
+#: Where energies come from that no one GPU gave.
+COMMON_SOURCE = "what passes on all measured GPUs have in common"
+
+
 @kept(4096)
 def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoefficients:
     """Energies of `gpu`: its own where fitted, else those of its relatives, rescaled and blended.
@@ -239,7 +251,8 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
     Core energies go with the process node and the voltage that rates are stated at, DRAM's with the type of memory,
     static power with what is said of idle power, and the power of active SMs with their number and clock: a limit of
     the board lowers the clock, not what an SM takes. Numbers are averaged as logarithms; nearer relatives count more,
-    and fits on many rows.
+    and fits on many rows. A GPU of another chip whose nearest relative knows whole passes alone takes what all such
+    GPUs have in common (`joulecast.coefficients.energies.COMMON`): one of them leaves open what takes its power.
 
     Parameters
     ----------
@@ -260,14 +273,19 @@ def power_coefficients(gpu: Gpu, *, exclude: tuple[str, ...] = ()) -> PowerCoeff
         own = as_changed(donor, gpu)
         factor = _model_factor(gpu, exclude, np.ones(1), [own])
         return own if factor == own.model_factor else replace(own, model_factor=factor)
+    added = interpolated(far, UNLIKE_KNOTS, load_intervals().power_transfer)
+    half_width = math.hypot(donor.spread90, added)
+    if far >= SIBLING and donor.learned_share == 0.0:
+        return replace(
+            common_power(gpu), provenance="transferred", source=COMMON_SOURCE, limit_share=donor.limit_share,
+            error=donor.error + 0.4 * (half_width - donor.spread90), spread90=half_width,
+        )  # fmt: skip
     found = [rescaled(power, other, gpu) for _, other, power in donors]
     trust = [max(power.rows, 1) / (max(power.rows, 1) + _ROWS_OF_HALF_TRUST) for _, _, power in donors]
     weights = np.array([influence(away) for away, _, _ in donors]) * trust
     weights = weights / weights.sum()
     names = [other.name for weight, (_, other, _) in zip(weights, donors, strict=True) if weight >= _NAMED]
     idle_w, clocked_w = static_parts_w(gpu)
-    added = interpolated(far, UNLIKE_KNOTS, load_intervals().power_transfer)
-    half_width = math.hypot(donor.spread90, added)
     return replace(
         found[0],
         idle_w=idle_w,
