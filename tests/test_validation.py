@@ -375,7 +375,7 @@ def test_a_chart_of_passes_is_drawn_from_their_errors():
         (("--data", "{tmp}/empty"), "no measured tables"),
         (("--data", "{tmp}/words.csv"), "lacks gpu, op, latency_ms"),
         (("--data", "{tmp}/zero.csv"), "above zero"),
-        (("--data", "{tmp}/text.csv"), "no number"),
+        (("--data", "{tmp}/text.csv"), "must hold numbers"),
         (("--data", "{tmp}/unknown.csv"), "unknown operation 'gem': did you mean gemm?"),
         (("--data", "{tmp}/short.csv"), "short.csv"),
         (("--data", "{tmp}/broken.parquet"), "not a readable parquet file"),
