@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from inspect import signature
+from typing import Annotated
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import joulecast as jc
+from joulecast.cli import flags, run_flags, train_flags
+from joulecast.cli.flags import option
 from joulecast.cli.options import MOST_VALUES, numbers
 from joulecast.errors import InputError
+from joulecast.lowering.execution import Execution
+from joulecast.scenarios.training.question import LAYOUT, MODEL, RECIPE
+from joulecast.scenarios.training.train import train
+from joulecast.workloads.request import Request
 
 
 def test_a_span_holds_its_last_value_where_a_step_meets_it():
@@ -42,3 +53,29 @@ def test_anything_else_is_refused_in_one_line(text):
 def test_too_many_values_are_refused_before_they_are_made():
     with pytest.raises(InputError, match=f"more than {MOST_VALUES:,}"):
         numbers("--clock", "1:1000000000:0.001", "MHz")
+
+
+def test_shared_flags_are_named_by_what_the_library_calls_them():
+    of_execution = {one.name for one in fields(Execution)}
+    assert set(vars(run_flags.Ways())) == of_execution
+    assert {*vars(run_flags.Sizes()), *vars(run_flags.Formats())} < {one.name for one in fields(Request)}
+    assert set(vars(run_flags.States())) < set(signature(jc.predict).parameters)
+    groups = (train_flags.Batches, train_flags.Length, train_flags.Training, train_flags.Spread)
+    known = {*MODEL, *RECIPE, *LAYOUT, *signature(train).parameters}
+    assert {name for group in groups for name in vars(group())} <= known
+
+
+def test_a_group_stands_in_a_verb_as_its_flags_and_is_given_whole():
+    asked = []
+
+    def verb(*, first: Annotated[str, option("--first", "N", "One.")], sizes: run_flags.Sizes, last: bool = False):
+        asked.append((first, flags.read(sizes), last))
+
+    spread = flags.spread(verb)
+    assert list(signature(spread).parameters) == ["first", *vars(run_flags.Sizes()), "last"]
+    nothing = dict.fromkeys(vars(run_flags.Sizes()))
+    spread(first="x", last=True, **{**nothing, "batch": "8"})
+    assert asked == [("x", {**nothing, "batch": 8}, True)]
+    with pytest.raises(InputError, match="--batch takes a whole number of 1 or more"):
+        flags.read(run_flags.Sizes(batch="0"))
+    assert flags.read_several(run_flags.Sizes(batch="1,8"))["batch"] == [1, 8]

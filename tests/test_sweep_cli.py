@@ -195,9 +195,9 @@ def test_points_stand_in_the_file_even_where_none_is_feasible(capsys, tmp_path):
 
 
 def test_ray_among_the_engines_is_where_it_runs():
-    assert engines_and_runner("ray", None, None) == (None, "ray")
-    assert engines_and_runner("trtllm,ray", None, "auto") == (["trtllm"], "ray")
-    assert engines_and_runner("trtllm", None, None) == (["trtllm"], "local")
+    assert engines_and_runner(["ray"], None, None) == (None, "ray")
+    assert engines_and_runner(["trtllm", "ray"], None, "auto") == (["trtllm"], "ray")
+    assert engines_and_runner(["trtllm"], None, None) == (["trtllm"], "local")
     assert workers(None, 100) == 1
     assert workers("3", 100) == 3
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from joulecast.cli import options
+from joulecast.cli.flags import option
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.cli.progress import bar
 from joulecast.errors import InputError, shortened
@@ -20,30 +21,26 @@ if TYPE_CHECKING:
 GROUPS = ("kernel", "family", "operator", "layer", "step", "gpu", "launch")
 
 
-def _option(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
-
-
 def attribute(
     traces: Annotated[
         list[Path],
         typer.Argument(metavar="TRACE...", help="Profiler traces, one a rank.", show_default=False),
     ],
-    gpu: Annotated[str | None, _option("--gpu", "NAME", "GPU it was taken on [what the trace says].")] = None,
-    clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock it was taken at [highest].")] = None,
-    power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit it was taken under.")] = None,
+    gpu: Annotated[str | None, option("--gpu", "NAME", "GPU it was taken on [what the trace says].")] = None,
+    clock: Annotated[str | None, option("--clock", "MHZ", "Core clock it was taken at [highest].")] = None,
+    power_limit: Annotated[str | None, option("--power-limit", "W", "Power limit it was taken under.")] = None,
     by: Annotated[
-        str | None, _option("--by", "GROUP", "kernel, family, operator, layer, step, gpu or launch [operator].")
+        str | None, option("--by", "GROUP", "kernel, family, operator, layer, step, gpu or launch [operator].")
     ] = None,
     top: Annotated[str, typer.Option("--top", metavar="N", help="Rows to show.")] = "12",
     power_log: Annotated[
-        Path | None, _option("--power-log", "FILE", "Power measured meanwhile: a log to reconcile with.")
+        Path | None, option("--power-log", "FILE", "Power measured meanwhile: a log to reconcile with.")
     ] = None,
     log_interval: Annotated[
-        str | None, _option("--log-interval", "S", "Time between readings of a log without times [1].")
+        str | None, option("--log-interval", "S", "Time between readings of a log without times [1].")
     ] = None,
-    flame: Annotated[Path | None, _option("--flame", "FILE", "Flame graph by energy: .html or .svg.")] = None,
-    perfetto: Annotated[Path | None, _option("--perfetto", "FILE", "Trace with a power counter, for Perfetto.")] = None,
+    flame: Annotated[Path | None, option("--flame", "FILE", "Flame graph by energy: .html or .svg.")] = None,
+    perfetto: Annotated[Path | None, option("--perfetto", "FILE", "Trace with a power counter, for Perfetto.")] = None,
     coefficients: options.Coefficients = None,
     json: options.Json = False,
     csv: options.Csv = False,

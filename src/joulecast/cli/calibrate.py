@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulecast.cli import options
+from joulecast.cli.flags import option, switch
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.cli.progress import bar
 from joulecast.errors import InputError
@@ -27,32 +28,16 @@ def calibrate(
         Path | None,
         typer.Argument(metavar="TABLE|DIR", help="A CSV or parquet table, or a folder.", show_default=False),
     ] = None,
-    passes: Annotated[
-        Path | None,
-        typer.Option("--passes", metavar="FILE", help="Whole passes, to fit the host on.", show_default=False),
-    ] = None,
+    passes: Annotated[Path | None, option("--passes", "FILE", "Whole passes, to fit the host on.")] = None,
     training: Annotated[
         Path | None,
-        typer.Option(
-            "--training", metavar="FILE", help="Training steps, to fit a stack's scales on.", show_default=False
-        ),
+        option("--training", "FILE", "Training steps, to fit a stack's scales on."),
     ] = None,
-    per: Annotated[
-        list[str] | None,
-        typer.Option("--per", metavar="WHAT", help="Scales of each gpu, precision or network too.", show_default=False),
-    ] = None,
-    curve: Annotated[bool, typer.Option("--curve", help="How many measured steps reach which error.")] = False,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", metavar="NAME", help="The GPU, where a table does not tell.", show_default=False),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where to write [your folder].", show_default=False)
-    ] = None,
-    stage: Annotated[
-        list[str] | None,
-        typer.Option("--stage", metavar="NAME", help="A stage of a whole data folder.", show_default=False),
-    ] = None,
+    per: Annotated[list[str] | None, option("--per", "WHAT", "Scales of each gpu, precision or network too.")] = None,
+    curve: Annotated[bool, switch("--curve", "How many measured steps reach which error.")] = False,
+    gpu: Annotated[str | None, option("--gpu", "NAME", "The GPU, where a table does not tell.")] = None,
+    out: Annotated[Path | None, option("--out", "DIR", "Where to write [your folder].")] = None,
+    stage: Annotated[list[str] | None, option("--stage", "NAME", "A stage of a whole data folder.")] = None,
     seed: Annotated[str, typer.Option("--seed", metavar="N", help="Of random samples.")] = "0",
     json: options.Json = False,
     csv: options.Csv = False,

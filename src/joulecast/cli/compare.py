@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulecast.cli import options
+from joulecast.cli.flags import option
 from joulecast.cli.output import Answer, chosen_format, give
 
 if TYPE_CHECKING:
@@ -23,29 +24,25 @@ _SHORT = {
 }  # fmt: skip
 
 
-def _option(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
-
-
 def compare(
     result: Annotated[
         Path, typer.Argument(metavar="RESULT", help="A benchmark's JSON or JSON lines.", show_default=False)
     ],
-    gpu: Annotated[str | None, _option("--gpu", "NAME", "GPU it was measured on.")] = None,
-    model: Annotated[str | None, _option("--model", "NAME", "Model [what the file says].")] = None,
-    dtype: Annotated[str | None, _option("--dtype", "NAME", "Format of the model [what the file says].")] = None,
-    batch: Annotated[str | None, _option("--batch", "N", "Sequences at once [from the file].")] = None,
-    prompt: Annotated[str | None, _option("--prompt", "N", "Prompt tokens a request [from the file].")] = None,
-    generate: Annotated[str | None, _option("--generate", "N", "Output tokens a request [from the file].")] = None,
-    tp: Annotated[str | None, _option("--tp", "N", "Tensor-parallel GPUs [from the file, or 1].")] = None,
-    pp: Annotated[str | None, _option("--pp", "N", "Pipeline-parallel stages [from the file, or 1].")] = None,
-    ep: Annotated[str | None, _option("--ep", "N", "Expert-parallel GPUs [from the file, or 1].")] = None,
-    clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock.")] = None,
-    power_limit: Annotated[str | None, _option("--power-limit", "W", "Power limit of one GPU.")] = None,
-    power: Annotated[str | None, _option("--measured-power", "W", "Mean power of all GPUs meanwhile.")] = None,
+    gpu: Annotated[str | None, option("--gpu", "NAME", "GPU it was measured on.")] = None,
+    model: Annotated[str | None, option("--model", "NAME", "Model [what the file says].")] = None,
+    dtype: Annotated[str | None, option("--dtype", "NAME", "Format of the model [what the file says].")] = None,
+    batch: Annotated[str | None, option("--batch", "N", "Sequences at once [from the file].")] = None,
+    prompt: Annotated[str | None, option("--prompt", "N", "Prompt tokens a request [from the file].")] = None,
+    generate: Annotated[str | None, option("--generate", "N", "Output tokens a request [from the file].")] = None,
+    tp: Annotated[str | None, option("--tp", "N", "Tensor-parallel GPUs [from the file, or 1].")] = None,
+    pp: Annotated[str | None, option("--pp", "N", "Pipeline-parallel stages [from the file, or 1].")] = None,
+    ep: Annotated[str | None, option("--ep", "N", "Expert-parallel GPUs [from the file, or 1].")] = None,
+    clock: Annotated[str | None, option("--clock", "MHZ", "Core clock.")] = None,
+    power_limit: Annotated[str | None, option("--power-limit", "W", "Power limit of one GPU.")] = None,
+    power: Annotated[str | None, option("--measured-power", "W", "Mean power of all GPUs meanwhile.")] = None,
     server: Annotated[
         str | None,
-        _option("--server", "NAME", "Version whose own code is added to a step, or none [the newest measured]."),
+        option("--server", "NAME", "Version whose own code is added to a step, or none [the newest measured]."),
     ] = None,
     coefficients: options.Coefficients = None,
     json: options.Json = False,

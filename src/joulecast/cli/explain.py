@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from joulecast.cli import options, with_options
+from joulecast.cli.flags import option, switch
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.errors import InputError, shortened
 
@@ -16,23 +16,19 @@ if TYPE_CHECKING:
     from joulecast.scenarios.explain import Explanation
 
 
-def _option(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
-
-
 def explain(
     source: Annotated[
         str,
         typer.Argument(metavar="MODEL", help="A hub name, config.json, operation list or trace.", show_default=False),
     ],
-    gpu: Annotated[str, _option("--gpu", "NAME", "GPU.")],
-    training: Annotated[bool, typer.Option("--train", help="Of a training run; else of an inference.")] = False,
-    batch: Annotated[str | None, _option("--batch", "N", "Sequences or images at once [1].")] = None,
-    prompt: Annotated[str | None, _option("--prompt", "N", "Prompt tokens a sequence.")] = None,
-    generate: Annotated[str | None, _option("--generate", "N", "Tokens to generate a sequence.")] = None,
-    dtype: Annotated[str | None, _option("--dtype", "NAME", "Format of the model [bf16].")] = None,
+    gpu: Annotated[str, option("--gpu", "NAME", "GPU.")],
+    training: Annotated[bool, switch("--train", "Of a training run; else of an inference.")] = False,
+    batch: Annotated[str | None, option("--batch", "N", "Sequences or images at once [1].")] = None,
+    prompt: Annotated[str | None, option("--prompt", "N", "Prompt tokens a sequence.")] = None,
+    generate: Annotated[str | None, option("--generate", "N", "Tokens to generate a sequence.")] = None,
+    dtype: Annotated[str | None, option("--dtype", "NAME", "Format of the model [bf16].")] = None,
     with_: Annotated[
-        list[str] | None, _option("--with", "OPTION=VALUE", "Any other option of predict or train, as gpus=8.")
+        list[str] | None, option("--with", "OPTION=VALUE", "Any other option of predict or train, as gpus=8.")
     ] = None,
     slack: Annotated[str, typer.Option("--slack", metavar="SHARE", help="Time that may be lost.")] = "0.05",
     top: Annotated[str, typer.Option("--top", metavar="N", help="Changes to show.")] = "3",
@@ -40,10 +36,7 @@ def explain(
     coefficients: options.Coefficients = None,
     json: options.Json = False,
     csv: options.Csv = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help="Write to FILE: .json, .csv or .txt.", show_default=False),
-    ] = None,
+    output: options.Output = None,
 ) -> None:
     """What bounds a run, and what the cheapest changes to it would save.
 

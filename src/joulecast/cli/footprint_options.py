@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from joulecast.cli import options
+from joulecast.cli.flags import option
 from joulecast.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,33 +19,25 @@ if TYPE_CHECKING:
 #: Money where no other is named.
 DEFAULT_CURRENCY = "USD"
 
-
-def _option(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False, rich_help_panel="Footprint")
-
-
-Price = Annotated[str | None, _option("--price", "MONEY", "Price of a kWh, or a CSV of it over hours.")]
-Currency = Annotated[str, typer.Option("--currency", metavar="NAME", help="Of it.", rich_help_panel="Footprint")]
-Carbon = Annotated[str | None, _option("--carbon", "G", "g CO2e a kWh, or a CSV of it over hours.")]
-Region = Annotated[str | None, _option("--region", "NAME", "Carbon of a region's yearly average, or world.")]
-Pue = Annotated[str | None, _option("--pue", "FACTOR", "Energy of the building over its machines' [1].")]
-HostW = Annotated[str | None, _option("--host-w", "W", "What the host draws for each GPU [0].")]
-HostShare = Annotated[str | None, _option("--host-share", "SHARE", "The same over the GPU's energy [0].")]
-Start = Annotated[str | None, _option("--start", "TIME", "When it runs, for tables over hours.")]
+#: Unit of a ratio of energies.
+_SHARE = "energy over energy"
 
 
-def site(
-    *,
-    price: str | None,
-    currency: str,
-    carbon: str | None,
-    region: str | None,
-    pue: str | None,
-    host_w: str | None,
-    host_share: str | None,
-    start: str | None,
-    deadline: bool = False,
-) -> Site | None:
+@dataclass(frozen=True)
+class FootprintFlags:
+    """Where the GPUs run."""
+
+    price: Annotated[str | None, option("--price", "MONEY", "Price of a kWh, or a CSV of it over hours.")] = None
+    currency: Annotated[str, typer.Option("--currency", metavar="NAME", help="Of it.")] = DEFAULT_CURRENCY
+    carbon: Annotated[str | None, option("--carbon", "G", "g CO2e a kWh, or a CSV of it over hours.")] = None
+    region: Annotated[str | None, option("--region", "NAME", "Carbon of a region's yearly average, or world.")] = None
+    pue: Annotated[str | None, option("--pue", "FACTOR", "Energy of the building over its machines' [1].")] = None
+    host_w: Annotated[str | None, option("--host-w", "W", "What the host draws for each GPU [0].")] = None
+    host_share: Annotated[str | None, option("--host-share", "SHARE", "The same over the GPU's energy [0].")] = None
+    start: Annotated[str | None, option("--start", "TIME", "When it runs, for tables over hours.")] = None
+
+
+def site(given: FootprintFlags, *, deadline: bool = False) -> Site | None:
     """The site that the flags describe; None where none was given.
 
     With a `deadline` the start has its use even where no table needs it.
@@ -53,24 +47,25 @@ def site(
     InputError
         For values that can't be read or are out of bounds, tables that can't be used, and a currency of no price.
     """
+    currency, start = given.currency, given.start
     if not (currency.isprintable() and 0 < len(currency.strip()) <= 8):
         raise InputError("--currency takes a short name, such as EUR")
-    if price is None and currency != DEFAULT_CURRENCY:
+    if given.price is None and currency != DEFAULT_CURRENCY:
         raise InputError("--currency names the money of --price: give that too")
-    if deadline and not any(_is_table(given) for given in (price, carbon)):
+    if deadline and not any(_is_table(one) for one in (given.price, given.carbon)):
         start = None
-    if all(given is None for given in (price, carbon, region, pue, host_w, host_share, start)):
+    if replace(given, start=start, currency=DEFAULT_CURRENCY) == FootprintFlags():
         return None
     from joulecast.scenarios.footprint import site_of
 
     return site_of(
-        price=_number_or_file("--price", price, "money a kWh", "0.20"),
+        price=_number_or_file("--price", given.price, "money a kWh", "0.20"),
         currency=currency.strip(),
-        carbon=_number_or_file("--carbon", carbon, "g CO2e a kWh", "380"),
-        region=region,
-        pue=options.real("--pue", pue, "energy over energy", example="1.2") or 1.0,
-        host_w=options.real("--host-w", host_w, "W", zero=True, example="100") or 0.0,
-        host_share=options.real("--host-share", host_share, "energy over energy", zero=True, example="0.3") or 0.0,
+        carbon=_number_or_file("--carbon", given.carbon, "g CO2e a kWh", "380"),
+        region=given.region,
+        pue=options.real("--pue", given.pue, _SHARE, example="1.2") or 1.0,
+        host_w=options.real("--host-w", given.host_w, "W", zero=True, example="100") or 0.0,
+        host_share=options.real("--host-share", given.host_share, _SHARE, zero=True, example="0.3") or 0.0,
         start=start,
     )
 

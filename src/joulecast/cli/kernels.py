@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulecast.cli import options
+from joulecast.cli.flags import option, switch
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.reports import files, text
 from joulecast.reports.tables import Block, Facts, Table
@@ -28,36 +29,19 @@ WIDEST_SHAPE = 28
 
 def kernels(
     op: Annotated[str, typer.Argument(help="A kind of operation, such as gemm.", show_default=False)],
-    gpu: Annotated[str, typer.Option("--gpu", metavar="NAME", help="The GPU.", show_default=False)],
-    columns: Annotated[
-        Path | None,
-        typer.Option("--columns", metavar="FILE", help="CSV or parquet, one row a kernel.", show_default=False),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="COLUMN=V[,V...]", help="A column, such as m=1,512.", show_default=False),
-    ] = None,
-    clock: Annotated[str | None, typer.Option("--clock", metavar="MHZ", help="Core clock.", show_default=False)] = None,
-    power_limit: Annotated[
-        str | None, typer.Option("--power-limit", metavar="W", help="Power limit.", show_default=False)
-    ] = None,
-    memory_clock: Annotated[
-        str | None, typer.Option("--memory-clock", metavar="MHZ", help="One of its steps.", show_default=False)
-    ] = None,
-    temperature: Annotated[
-        str | None, typer.Option("--temperature", metavar="C", help="For its leakage.", show_default=False)
-    ] = None,
+    gpu: Annotated[str, option("--gpu", "NAME", "The GPU.")],
+    columns: Annotated[Path | None, option("--columns", "FILE", "CSV or parquet, one row a kernel.")] = None,
+    set_: Annotated[list[str] | None, option("--set", "COLUMN=V[,V...]", "A column, such as m=1,512.")] = None,
+    clock: Annotated[str | None, option("--clock", "MHZ", "Core clock.")] = None,
+    power_limit: Annotated[str | None, option("--power-limit", "W", "Power limit.")] = None,
+    memory_clock: Annotated[str | None, option("--memory-clock", "MHZ", "One of its steps.")] = None,
+    temperature: Annotated[str | None, option("--temperature", "C", "For its leakage.")] = None,
     forecast: options.ForecastFrom = None,
-    ignore_extra: Annotated[bool, typer.Option("--ignore-extra", help="Pass over unknown columns.")] = False,
+    ignore_extra: Annotated[bool, switch("--ignore-extra", "Pass over unknown columns.")] = False,
     coefficients: options.Coefficients = None,
     json: options.Json = False,
     csv: options.Csv = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Write to FILE: .json, .csv, .parquet or .txt.", show_default=False
-        ),
-    ] = None,
+    output: Annotated[Path | None, option("--output", "FILE", "Write to FILE: .json, .csv, .parquet or .txt.")] = None,
 ) -> None:
     """Time, power and energy of single kernels.
 

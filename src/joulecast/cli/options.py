@@ -10,41 +10,26 @@ from typing import Annotated
 
 import typer
 
+from joulecast.cli.flags import option, switch
 from joulecast.errors import InputError, shortened
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE", help="Write to FILE: .json, .csv or .txt.", show_default=False),
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A hub name, config.json, ONNX model, operation list or trace.", show_default=False
+    ),
 ]
+Json = Annotated[bool, switch("--json", "Print JSON.")]
+Csv = Annotated[bool, switch("--csv", "Print CSV.")]
+Output = Annotated[Path | None, option("--output", "FILE", "Write to FILE: .json, .csv or .txt.")]
 Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="FIELD=VALUE", help="Change a number of the GPU, such as sm_count=160.", show_default=False
-    ),
+    list[str] | None, option("--set", "FIELD=VALUE", "Change a number of the GPU, such as sm_count=160.")
 ]
-
-Dims = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim", metavar="NAME=SIZE", help="Size of an ONNX model's dimension, such as batch=8.", show_default=False
-    ),
-]
-
+Dims = Annotated[list[str] | None, option("--dim", "NAME=SIZE", "Size of an ONNX model's dimension, such as batch=8.")]
 Coefficients = Annotated[
-    Path | None,
-    typer.Option(
-        "--coefficients", metavar="DIR", help="Look here for coefficients before the shipped ones.", show_default=False
-    ),
+    Path | None, option("--coefficients", "DIR", "Look here for coefficients before the shipped ones.")
 ]
-
-ForecastFrom = Annotated[
-    str | None,
-    typer.Option(
-        "--forecast-from", metavar="NAME", help="ampere: know no newer GPU's measurements.", show_default=False
-    ),
-]
+ForecastFrom = Annotated[str | None, option("--forecast-from", "NAME", "ampere: know no newer GPU's measurements.")]
 
 
 def no_own_coefficients(forecast: str | None, folder: Path | None) -> None:
@@ -194,6 +179,17 @@ def _span(flag: str, first: float, last: float, step: float, *, quoted: str) -> 
     return [round(first + place * step, 9) for place in range(int(count) + 1)]
 
 
+def wholes(flag: str, text: str | None, *, minimum: int = 1, example: str = "1,8,32") -> list[int] | None:
+    """Whole numbers: a list, or first:last:step."""
+    found = numbers(flag, text, "digits", example=example, zero=minimum == 0)
+    if found is None:
+        return None
+    for value in found:
+        if value != int(value) or value < minimum:
+            raise InputError(f"{flag} takes whole numbers, such as {example}, not {shortened(str(text), 40)!r}")
+    return [int(value) for value in found]
+
+
 _LARGE = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE]\+?[0-9]{1,2})?", re.ASCII)
 
 
@@ -212,9 +208,19 @@ def large(flag: str, text: str | None, *, example: str = "15e12") -> float | Non
     return float(text)
 
 
-def word(text: str | None) -> str | None:
+def word(_: str, text: str | None) -> str | None:
     """A word of our vocabulary as it is spelt there: lower case, with underscores."""
     return None if text is None else text.strip().lower().replace("-", "_")
+
+
+def as_given(_: str, text: str | None) -> str | None:
+    """`text` as it is: the library says whether it knows it."""
+    return text
+
+
+def words(flag: str, text: str | None) -> list[str] | None:
+    """Words apart by commas, each once."""
+    return None if text is None else [word.lower().replace("-", "_") for word in names(flag, [text])]
 
 
 def one_of(flag: str, text: str | None, choices: Sequence[str]) -> str | None:

@@ -10,80 +10,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast.cli import footprint_options, options
+from joulecast.cli import flags, footprint_options, options
 from joulecast.cli import timeline as timelines
+from joulecast.cli.flags import option, spread, switch
+from joulecast.cli.footprint_options import FootprintFlags
 from joulecast.cli.output import Answer, chosen_format, give
+from joulecast.cli.run_flags import Formats, Sizes, States, Ways
+from joulecast.cli.timeline import TimelineFlags
 from joulecast.errors import InfeasibleError, InputError, JoulecastError, shortened
 
 if TYPE_CHECKING:
     from joulecast.cli.rows import Outcome
 
-LAUNCH_MODES = ("eager", "compiled", "cuda_graph")
-ATTENTIONS = ("fused", "eager")
-
-
-def _option(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
-
 
 def predict(
-    gpu: Annotated[list[str], _option("--gpu", "NAME[,NAME...]", "GPU, or several side by side.")],
+    *,
+    gpu: Annotated[list[str], option("--gpu", "NAME[,NAME...]", "GPU, or several side by side.")],
     source: Annotated[
         str | None,
         typer.Argument(
             metavar="MODEL", help="A hub name, config.json, ONNX model, operation list or trace.", show_default=False
         ),
     ] = None,
-    trace: Annotated[str | None, _option("--trace", "FILE", "A profiler trace whose operators to price.")] = None,
+    trace: Annotated[str | None, option("--trace", "FILE", "A profiler trace whose operators to price.")] = None,
     module: Annotated[
         str | None,
-        _option(
-            "--module", "PKG.MOD:FACTORY", "Your own code, which is imported and run: it returns (module, inputs)."
-        ),
+        option("--module", "PKG.MOD:FACTORY", "Your own code, which is imported and run: it returns (module, inputs)."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse what can't be priced whole.")] = False,
-    batch: Annotated[str | None, _option("--batch", "N", "Sequences or images at once [1].")] = None,
-    prompt: Annotated[str | None, _option("--prompt", "N", "Prompt tokens a sequence.")] = None,
-    generate: Annotated[str | None, _option("--generate", "N", "Tokens to generate a sequence.")] = None,
-    image_size: Annotated[str | None, _option("--image-size", "PIXELS", "Edge of the image.")] = None,
+    strict: Annotated[bool, switch("--strict", "Refuse what can't be priced whole.")] = False,
+    sizes: Sizes,
     dim: options.Dims = None,
-    dtype: Annotated[str | None, _option("--dtype", "NAME", "Format of the model [bf16].")] = None,
-    weight_dtype: Annotated[str | None, _option("--weight-dtype", "NAME", "Format of the weights.")] = None,
-    kv_dtype: Annotated[str | None, _option("--kv-dtype", "NAME", "Format of the KV cache.")] = None,
-    attn_dtype: Annotated[str | None, _option("--attn-dtype", "NAME", "Format of attention.")] = None,
-    attention: Annotated[str | None, _option("--attention", "KIND", "fused or eager [fused].")] = None,
-    launch: Annotated[str | None, _option("--launch", "MODE", "eager, compiled or cuda_graph [eager].")] = None,
-    engine: Annotated[str | None, _option("--engine", "NAME", "Whose kernels run.")] = None,
-    tp: Annotated[str | None, _option("--tp", "N", "Tensor-parallel GPUs [1].")] = None,
-    pp: Annotated[str | None, _option("--pp", "N", "Pipeline-parallel stages [1].")] = None,
-    ep: Annotated[str | None, _option("--ep", "N", "Expert-parallel GPUs [1].")] = None,
-    dp: Annotated[str | None, _option("--dp", "N", "Replicas, which share the batch [1].")] = None,
-    microbatches: Annotated[str | None, _option("--microbatches", "N", "At once in a pipeline [1].")] = None,
-    overlap: Annotated[str | None, _option("--overlap", "SHARE", "Of collectives, beside other work [0].")] = None,
-    clock: Annotated[str | None, _option("--clock", "MHZ", "Core clock; several: 900,1200 or 510:1410:90.")] = None,
+    formats: Formats,
+    ways: Ways,
+    clock: Annotated[str | None, option("--clock", "MHZ", "Core clock; several: 900,1200 or 510:1410:90.")] = None,
     power_limit: Annotated[
-        str | None, _option("--power-limit", "W", "Limit of one GPU; several as for --clock.")
+        str | None, option("--power-limit", "W", "Limit of one GPU; several as for --clock.")
     ] = None,
-    memory_clock: Annotated[str | None, _option("--memory-clock", "MHZ", "Memory clock, one of its steps.")] = None,
-    temperature: Annotated[str | None, _option("--temperature", "C", "Of the GPU, for its leakage.")] = None,
-    host_us: Annotated[str | None, _option("--host-us-per-launch", "US", "Host time a launch.")] = None,
-    host_speed: Annotated[str | None, _option("--host-speed", "N", "Beside the fitted host [1].")] = None,
+    states: States,
+    host_speed: Annotated[str | None, option("--host-speed", "N", "Beside the fitted host [1].")] = None,
     set_: options.Changes = None,
-    price: footprint_options.Price = None,
-    currency: footprint_options.Currency = "USD",
-    carbon: footprint_options.Carbon = None,
-    region: footprint_options.Region = None,
-    pue: footprint_options.Pue = None,
-    host_w: footprint_options.HostW = None,
-    host_share: footprint_options.HostShare = None,
-    start: footprint_options.Start = None,
-    timeline: timelines.File = None,
-    timeline_passes: timelines.Passes = None,
-    timeline_phase: timelines.Phase = None,
-    meter_ms: timelines.MeterMs = None,
-    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Price it even if it does not fit.")] = False,
+    footprint: FootprintFlags,
+    over_time: TimelineFlags,
+    ignore_memory: Annotated[bool, switch("--ignore-memory", "Price it even if it does not fit.")] = False,
     top: Annotated[str, typer.Option("--top", metavar="N", help="Layers to show.")] = "6",
-    kernels: Annotated[bool, typer.Option("--kernels", help="List every launch.")] = False,
+    kernels: Annotated[bool, switch("--kernels", "List every launch.")] = False,
     forecast: options.ForecastFrom = None,
     coefficients: options.Coefficients = None,
     json: options.Json = False,
@@ -99,31 +69,11 @@ def predict(
     options.use_coefficients(coefficients)
     names = options.names("--gpu", gpu)
     layers = options.whole("--top", top, minimum=0, example="6") or 0
-    model = {
-        "batch": options.whole("--batch", batch),
-        "prompt_tokens": options.whole("--prompt", prompt, example="2048"),
-        "generate_tokens": options.whole("--generate", generate, minimum=0, example="256"),
-        "image_size": options.whole("--image-size", image_size, example="224"),
-        "dtype": dtype,
-        "weight_dtype": weight_dtype,
-        "kv_cache_dtype": kv_dtype,
-        "attn_dtype": attn_dtype,
-        "dims": options.dims(dim) or None,
-    }
+    model = {**flags.read(sizes), **flags.read(formats), "dims": options.dims(dim) or None}
     run = {
-        "attention": options.one_of("--attention", attention, ATTENTIONS),
-        "launch_mode": options.one_of("--launch", launch, LAUNCH_MODES),
-        "engine": engine,
-        "tp": options.whole("--tp", tp),
-        "pp": options.whole("--pp", pp),
-        "ep": options.whole("--ep", ep),
-        "dp": options.whole("--dp", dp),
-        "microbatches": options.whole("--microbatches", microbatches),
-        "overlap": options.real("--overlap", overlap, "parts of one", zero=True, example="0.5"),
-        "host_us_per_launch": options.real("--host-us-per-launch", host_us, "µs", zero=True, example="5"),
+        **flags.read(ways),
+        **flags.read(states),
         "host_speed": options.real("--host-speed", host_speed, "times the fitted host's", example="1.5"),
-        "memory_clock_mhz": options.real("--memory-clock", memory_clock, "MHz", example="5001"),
-        "temperature_c": options.real("--temperature", temperature, "degrees Celsius", zero=True, example="80"),
         "forecast_from": forecast,
         "changes": options.changes(set_) or None,
         "ignore_memory": ignore_memory or None,
@@ -134,11 +84,8 @@ def predict(
     clocks = options.numbers("--clock", clock, "MHz") or (None,)
     limits = options.numbers("--power-limit", power_limit, "W", example="200:400:50") or (None,)
     points = _points(clocks, limits)
-    site = footprint_options.site(
-        price=price, currency=currency, carbon=carbon, region=region, pue=pue, host_w=host_w, host_share=host_share,
-        start=start,
-    )  # fmt: skip
-    over_time = timelines.asked(timeline, timeline_passes, timeline_phase, meter_ms)
+    site = footprint_options.site(footprint)
+    timeline = timelines.asked(over_time)
     asked = _given(model)
     what = _source(source, trace, module, asked)
     workload, outcomes = _outcomes(what, names, points, asked, _given(run))
@@ -146,20 +93,20 @@ def predict(
     from joulecast.cli import operating_points, rows
     from joulecast.cli import page as pages
 
-    traced = None if over_time is None else timelines.of_outcomes(outcomes, over_time)
+    traced = None if timeline is None else timelines.of_outcomes(outcomes, timeline)
 
     def page() -> list[Any]:
         if traced is not None and outcomes[0].prediction is not None:
             blocks = pages.single(outcomes[0].prediction, site, top=layers, kernels=kernels)
-            return [*blocks, timelines.facts(traced, over_time)]
+            return [*blocks, timelines.facts(traced, timeline)]
         if len(points) > 1:
             return operating_points.page(outcomes, site)
         if len(outcomes) == 1 and outcomes[0].prediction is not None:
             return pages.single(outcomes[0].prediction, site, top=layers, kernels=kernels)
         return pages.comparison(outcomes, site, kernels=kernels)
 
-    if traced is not None and over_time is not None:
-        timelines.write(traced, over_time)
+    if traced is not None and timeline is not None:
+        timelines.write(traced, timeline)
     give(
         Answer(
             page,
@@ -173,7 +120,7 @@ def predict(
 
 def add_to(app: typer.Typer) -> None:
     """Add the verb to the command line."""
-    app.command("predict")(predict)
+    app.command("predict")(spread(predict))
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast.cli import footprint_options, options, sweep_options
+from joulecast.cli import flags, footprint_options, options, sweep_options
+from joulecast.cli.flags import SEVERAL, option, spread, switch
+from joulecast.cli.footprint_options import FootprintFlags
 from joulecast.cli.output import Answer, give
+from joulecast.cli.run_flags import Formats, Sizes, States, Ways
 from joulecast.errors import InfeasibleError, InputError
 from joulecast.workloads.onnx_dims import sized
 
@@ -22,87 +25,48 @@ if TYPE_CHECKING:
     from joulecast.scenarios.sweep.store import Store
     from joulecast.scenarios.sweep.training import TrainingEvaluator
 
-_LIMIT, _RUN = "What points must keep to", "How it runs"
-
-
-def _option(flag: str, metavar: str, help: str, panel: str | None = None) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False, rich_help_panel=panel)
-
 
 def sweep(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="A hub name, config.json, ONNX model, operation list or trace.", show_default=False
-        ),
-    ],
-    gpu: Annotated[list[str], _option("--gpu", "NAME[,NAME...]", "GPUs.")],
-    training: Annotated[bool, typer.Option("--train", help="Of training: options of train by --with.")] = False,
+    *,
+    source: options.Source,
+    gpu: Annotated[list[str], option("--gpu", "NAME[,NAME...]", "GPUs.")],
+    training: Annotated[bool, switch("--train", "Of training: options of train by --with.")] = False,
     with_: Annotated[
         list[str] | None,
-        _option("--with", "OPTION=VALUES", "With --train: zero=1,3 or tp=1,2,4 or precision=bf16,fp8 or tokens=1e12."),
+        option("--with", "OPTION=VALUES", "With --train: zero=1,3 or tp=1,2,4 or precision=bf16,fp8 or tokens=1e12."),
     ] = None,
-    batch: Annotated[str | None, _option("--batch", "N,...", "Sequences or images at once [1].")] = None,
-    prompt: Annotated[str | None, _option("--prompt", "N,...", "Prompt tokens a sequence.")] = None,
-    generate: Annotated[str | None, _option("--generate", "N,...", "Tokens to generate a sequence.")] = None,
-    image_size: Annotated[str | None, _option("--image-size", "PIXELS,...", "Edge of the image.")] = None,
+    sizes: Annotated[Sizes, SEVERAL],
     dim: options.Dims = None,
-    dtype: Annotated[str | None, _option("--dtype", "NAME,...", "Format of the model [bf16].")] = None,
-    weight_dtype: Annotated[str | None, _option("--weight-dtype", "NAME,...", "Format of the weights.")] = None,
-    kv_dtype: Annotated[str | None, _option("--kv-dtype", "NAME,...", "Format of the KV cache.")] = None,
-    attn_dtype: Annotated[str | None, _option("--attn-dtype", "NAME,...", "Format of attention.")] = None,
-    attention: Annotated[str | None, _option("--attention", "KIND,...", "fused or eager [fused].")] = None,
-    launch: Annotated[str | None, _option("--launch", "MODE,...", "eager, compiled or cuda_graph [eager].")] = None,
-    engine: Annotated[str | None, _option("--engine", "NAME,...", "Whose kernels run.")] = None,
-    tp: Annotated[str | None, _option("--tp", "N,...", "Tensor-parallel GPUs [1].")] = None,
-    pp: Annotated[str | None, _option("--pp", "N,...", "Pipeline-parallel stages [1].")] = None,
-    ep: Annotated[str | None, _option("--ep", "N,...", "Expert-parallel GPUs [1].")] = None,
-    dp: Annotated[str | None, _option("--dp", "N,...", "Replicas, which share the batch [1].")] = None,
-    microbatches: Annotated[str | None, _option("--microbatches", "N,...", "At once in a pipeline [1].")] = None,
-    overlap: Annotated[str | None, _option("--overlap", "SHARE,...", "Of collectives, beside other work [0].")] = None,
-    clock: Annotated[str | None, _option("--clock", "MHZ,...", "Core clocks: 900,1200 or 510:1410:90 or all.")] = None,
-    power_limit: Annotated[str | None, _option("--power-limit", "W,...", "Limits of one GPU, as for --clock.")] = None,
-    memory_clock: Annotated[str | None, _option("--memory-clock", "MHZ,...", "Memory clocks, of its steps.")] = None,
-    temperature: Annotated[str | None, _option("--temperature", "C,...", "Of the GPU, for its leakage.")] = None,
-    host_us: Annotated[str | None, _option("--host-us-per-launch", "US,...", "Host time a launch.")] = None,
+    formats: Annotated[Formats, SEVERAL],
+    ways: Annotated[Ways, SEVERAL],
+    clock: Annotated[str | None, option("--clock", "MHZ,...", "Core clocks: 900,1200 or 510:1410:90 or all.")] = None,
+    power_limit: Annotated[str | None, option("--power-limit", "W,...", "Limits of one GPU, as for --clock.")] = None,
+    states: Annotated[States, SEVERAL],
     set_: Annotated[
         list[str] | None,
-        _option("--set", "FIELD=VALUES", "Numbers of the GPU: sm_count=108,128 or dram_gb_s=2000:4000:500."),
+        option("--set", "FIELD=VALUES", "Numbers of the GPU: sm_count=108,128 or dram_gb_s=2000:4000:500."),
     ] = None,
-    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Price what does not fit.")] = False,
+    ignore_memory: Annotated[bool, switch("--ignore-memory", "Price what does not fit.")] = False,
     forecast_from: options.ForecastFrom = None,
-    max_time: Annotated[str | None, _option("--max-time", "TIME", "In s, or as 36h or 5d.", _LIMIT)] = None,
-    finish_by: Annotated[
-        str | None, _option("--finish-by", "TIME", "From --start or now: 2026-12-04T17:00.", _LIMIT)
-    ] = None,
-    max_power: Annotated[str | None, _option("--max-power", "W", "Mean, of all GPUs.", _LIMIT)] = None,
-    max_energy: Annotated[str | None, _option("--max-energy", "J", "Of all GPUs.", _LIMIT)] = None,
-    min_throughput: Annotated[str | None, _option("--min-throughput", "N", "Tokens (images) a second.", _LIMIT)] = None,
-    max_cost: Annotated[str | None, _option("--max-cost", "MONEY", "With --price.", _LIMIT)] = None,
-    max_carbon: Annotated[
-        str | None, _option("--max-carbon", "G", "g CO2e, with --carbon or --region.", _LIMIT)
-    ] = None,
-    front: Annotated[str | None, _option("--front", "A,B", "Two objectives to trade [time,energy].")] = None,
-    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="What 1 % more of each number gives.")] = False,
-    price: footprint_options.Price = None,
-    currency: footprint_options.Currency = "USD",
-    carbon: footprint_options.Carbon = None,
-    region: footprint_options.Region = None,
-    pue: footprint_options.Pue = None,
-    host_w: footprint_options.HostW = None,
-    host_share: footprint_options.HostShare = None,
-    start: footprint_options.Start = None,
-    run_on: Annotated[str | None, _option("--run-on", "WHERE", "local or ray [local].", _RUN)] = None,
-    ray_address: Annotated[str | None, _option("--ray-address", "ADDRESS", "Of a Ray cluster.", _RUN)] = None,
-    workers: Annotated[str | None, _option("--workers", "N", "Processes [by size, a CPU each].", _RUN)] = None,
-    resume: Annotated[
-        Path | None, _option("--resume", "DIR", "Keep finished chunks there, go on from them.", _RUN)
-    ] = None,
+    max_time: Annotated[str | None, option("--max-time", "TIME", "In s, or as 36h or 5d.")] = None,
+    finish_by: Annotated[str | None, option("--finish-by", "TIME", "From --start or now: 2026-12-04T17:00.")] = None,
+    max_power: Annotated[str | None, option("--max-power", "W", "Mean, of all GPUs.")] = None,
+    max_energy: Annotated[str | None, option("--max-energy", "J", "Of all GPUs.")] = None,
+    min_throughput: Annotated[str | None, option("--min-throughput", "N", "Tokens (images) a second.")] = None,
+    max_cost: Annotated[str | None, option("--max-cost", "MONEY", "With --price.")] = None,
+    max_carbon: Annotated[str | None, option("--max-carbon", "G", "g CO2e, with --carbon or --region.")] = None,
+    front: Annotated[str | None, option("--front", "A,B", "Two objectives to trade [time,energy].")] = None,
+    sensitivity: Annotated[bool, switch("--sensitivity", "What 1 % more of each number gives.")] = False,
+    footprint: FootprintFlags,
+    run_on: Annotated[str | None, option("--run-on", "WHERE", "local or ray [local].")] = None,
+    ray_address: Annotated[str | None, option("--ray-address", "ADDRESS", "Of a Ray cluster.")] = None,
+    workers: Annotated[str | None, option("--workers", "N", "Processes [by size, a CPU each].")] = None,
+    resume: Annotated[Path | None, option("--resume", "DIR", "Keep finished chunks there, go on from them.")] = None,
     coefficients: options.Coefficients = None,
     json: options.Json = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print all points as CSV.")] = False,
-    output: Annotated[Path | None, _option("--output", "FILE", "All points: .parquet, .csv or .json.")] = None,
-    plot: Annotated[Path | None, _option("--plot", "FILE", "Chart: .svg, .png or .html.")] = None,
+    csv: Annotated[bool, switch("--csv", "Print all points as CSV.")] = False,
+    output: Annotated[Path | None, option("--output", "FILE", "All points: .parquet, .csv or .json.")] = None,
+    plot: Annotated[Path | None, option("--plot", "FILE", "Chart: .svg, .png or .html.")] = None,
 ) -> None:
     """Best of many: every combination of the values given, and what stands out.
 
@@ -112,39 +76,21 @@ def sweep(
         raise InputError("--json and --csv exclude each other: give one")
     options.no_own_coefficients(forecast_from, coefficients)
     options.use_coefficients(coefficients)
-    engines, where = sweep_options.engines_and_runner(engine, run_on, ray_address)
+    how = flags.read_several(ways)
+    how["engine"], where = sweep_options.engines_and_runner(how["engine"], run_on, ray_address)
     asked = sweep_options.Asked(
-        model={
-            "batch": sweep_options.wholes("--batch", batch),
-            "prompt_tokens": sweep_options.wholes("--prompt", prompt, example="512,2048"),
-            "generate_tokens": sweep_options.wholes("--generate", generate, minimum=0, example="64,256"),
-            "image_size": sweep_options.wholes("--image-size", image_size, example="224,384"),
-            "dtype": sweep_options.words("--dtype", dtype),
-            "weight_dtype": sweep_options.words("--weight-dtype", weight_dtype),
-            "kv_cache_dtype": sweep_options.words("--kv-dtype", kv_dtype),
-            "attn_dtype": sweep_options.words("--attn-dtype", attn_dtype),
-        },
+        model={**flags.read_several(sizes), **flags.read_several(formats)},
         run={
-            "attention": sweep_options.words("--attention", attention),
-            "launch_mode": sweep_options.words("--launch", launch),
-            "engine": engines,
-            "tp": sweep_options.wholes("--tp", tp),
-            "pp": sweep_options.wholes("--pp", pp),
-            "ep": sweep_options.wholes("--ep", ep),
-            "dp": sweep_options.wholes("--dp", dp),
-            "microbatches": sweep_options.wholes("--microbatches", microbatches),
-            "overlap": options.numbers("--overlap", overlap, "time over time", zero=True, example="0,0.5"),
+            **how,
             "clock_mhz": sweep_options.all_or_numbers("--clock", clock, "MHz", "510:1410:90"),
             "power_limit_w": sweep_options.all_or_numbers("--power-limit", power_limit, "W", "200:400:50"),
-            "memory_clock_mhz": options.numbers("--memory-clock", memory_clock, "MHz", example="1215"),
-            "temperature_c": options.numbers("--temperature", temperature, "degrees C", example="40,70"),
-            "host_us_per_launch": options.numbers("--host-us-per-launch", host_us, "µs", zero=True, example="2,5"),
+            **flags.read_several(states),
             "changes": sweep_options.changes(set_),
             "forecast_from": forecast_from,
             "ignore_memory": ignore_memory,
         },
         limits={
-            "max_time_s": sweep_options.longest(max_time, finish_by, start),
+            "max_time_s": sweep_options.longest(max_time, finish_by, footprint.start),
             "max_power_w": options.real("--max-power", max_power, "W", example="300"),
             "max_energy_j": options.real("--max-energy", max_energy, "J", example="1000"),
             "min_tokens_per_s": options.real("--min-throughput", min_throughput, "tokens a second", example="1000"),
@@ -152,10 +98,7 @@ def sweep(
             "max_carbon_g": options.real("--max-carbon", max_carbon, "g CO2e", example="50"),
         },
     )
-    site = footprint_options.site(
-        price=price, currency=currency, carbon=carbon, region=region, pue=pue, host_w=host_w, host_share=host_share,
-        start=start, deadline=finish_by is not None,
-    )  # fmt: skip
+    site = footprint_options.site(footprint, deadline=finish_by is not None)
     sweep_options.check_files(output, plot)
     model = sized(source, options.dims(dim))
 
@@ -243,4 +186,4 @@ def _surveyed(
 
 def add_to(app: typer.Typer) -> None:
     """Add the verb to the command line."""
-    app.command("sweep")(sweep)
+    app.command("sweep")(spread(sweep))

@@ -73,22 +73,6 @@ def _moment(flag: str, text: str) -> datetime:
         ) from None
 
 
-def words(flag: str, text: str | None) -> list[str] | None:
-    """Words apart by commas, each once."""
-    return None if text is None else [word.lower().replace("-", "_") for word in options.names(flag, [text])]
-
-
-def wholes(flag: str, text: str | None, *, minimum: int = 1, example: str = "1,8,32") -> list[int] | None:
-    """Whole numbers: a list, or first:last:step."""
-    found = options.numbers(flag, text, "digits", example=example, zero=minimum == 0)
-    if found is None:
-        return None
-    for value in found:
-        if value != int(value) or value < minimum:
-            raise InputError(f"{flag} takes whole numbers, such as {example}, not {shortened(str(text), 40)!r}")
-    return [int(value) for value in found]
-
-
 def all_or_numbers(flag: str, text: str | None, unit: str, example: str) -> Any:
     """Numbers, or ``all`` as it is."""
     if text is not None and text.strip().lower() == _ALL:
@@ -107,7 +91,9 @@ def changes(texts: Sequence[str] | None) -> dict[str, Any] | None:
     return found or None
 
 
-def engines_and_runner(engine: str | None, run_on: str | None, address: str | None) -> tuple[list[str] | None, str]:
+def engines_and_runner(
+    engines: list[str] | None, run_on: str | None, address: str | None
+) -> tuple[list[str] | None, str]:
     """Whose kernels run, and where the sweep does: ``ray`` among the engines asks for the latter.
 
     Raises
@@ -115,7 +101,6 @@ def engines_and_runner(engine: str | None, run_on: str | None, address: str | No
     InputError
         If they contradict each other.
     """
-    engines = words("--engine", engine)
     where = options.one_of("--run-on", run_on, ("local", _RAY))
     if engines is not None and _RAY in engines:
         if where == "local":

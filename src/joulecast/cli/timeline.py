@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from joulecast.cli import options
+from joulecast.cli.flags import option
 from joulecast.errors import InputError, shortened
 from joulecast.reports import text
 from joulecast.reports.tables import Facts
@@ -22,22 +21,26 @@ if TYPE_CHECKING:
     from joulecast.scenarios.timeline import Timeline
 
 
-def _option(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False, rich_help_panel="Power over time")
-
-
-File = Annotated[
-    str | None, _option("--timeline", "FILE", "Chart .svg .png .html, trace .json .json.gz, table .csv .parquet; or -.")
-]
-Passes = Annotated[str | None, _option("--timeline-passes", "WHICH", "Launch by launch: some, all or none [some].")]
-Phase = Annotated[str | None, _option("--timeline-phase", "NAME", "Only this phase.")]
-MeterMs = Annotated[str | None, _option("--meter-ms", "MS[/MS]", "Window of a meter, and its update [100].")]
-
 CHARTS = (".svg", ".png", ".html")
 TRACES = (".json", ".json.gz")
 TABLES = (".csv", ".parquet")
 
 _METER = re.compile(r"([0-9.]+)(?:/([0-9.]+))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class TimelineFlags:
+    """Power over time."""
+
+    timeline: Annotated[
+        str | None,
+        option("--timeline", "FILE", "Chart .svg .png .html, trace .json .json.gz, table .csv .parquet; or -."),
+    ] = None
+    timeline_passes: Annotated[
+        str | None, option("--timeline-passes", "WHICH", "Launch by launch: some, all or none [some].")
+    ] = None
+    timeline_phase: Annotated[str | None, option("--timeline-phase", "NAME", "Only this phase.")] = None
+    meter_ms: Annotated[str | None, option("--meter-ms", "MS[/MS]", "Window of a meter, and its update [100].")] = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Asked:
     meter: Meter
 
 
-def asked(file: str | None, passes: str | None, phase: str | None, meter_ms: str | None) -> Asked | None:
+def asked(given: TimelineFlags) -> Asked | None:
     """What the flags ask for; None where no timeline is.
 
     Raises
@@ -70,12 +73,11 @@ def asked(file: str | None, passes: str | None, phase: str | None, meter_ms: str
         For an ending that says no format, a file that can't be written, a meter that can't be read, a flag without
         ``--timeline``.
     """
+    file = given.timeline
     if file is None:
-        for flag, given in (
-            ("--timeline-passes", passes), ("--timeline-phase", phase), ("--meter-ms", meter_ms),
-        ):  # fmt: skip
-            if given is not None:
-                raise InputError(f"{flag} goes with --timeline FILE")
+        for name, value in vars(given).items():
+            if value is not None:
+                raise InputError(f"--{name.replace('_', '-')} goes with --timeline FILE")
         return None
     from joulecast.reports.files import check_writable
     from joulecast.scenarios.timeline import PASSES
@@ -87,8 +89,8 @@ def asked(file: str | None, passes: str | None, phase: str | None, meter_ms: str
             known = ", ".join((*CHARTS, *TRACES, *TABLES))
             raise InputError(f"can't tell the format of {shortened(Path(file))}: end it in {known}, or give -")
         check_writable(Path(file))
-    which = options.one_of("--timeline-passes", passes, PASSES) or "some"
-    return Asked(Path(file) if ending else None, ending, which, phase, _meter(meter_ms))
+    which = options.one_of("--timeline-passes", given.timeline_passes, PASSES) or "some"
+    return Asked(Path(file) if ending else None, ending, which, given.timeline_phase, _meter(given.meter_ms))
 
 
 def _meter(meter_ms: str | None) -> Meter:

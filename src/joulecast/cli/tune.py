@@ -8,12 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from joulecast.cli import options, progress
+from joulecast.cli.flags import option
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.errors import InputError, shortened
-
-
-def _option(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
 
 
 def tune(
@@ -25,13 +22,13 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    gpu: Annotated[str | None, _option("--gpu", "NAME", "GPU to compile for.")] = None,
-    meter: Annotated[str | None, _option("--meter", "NAME", "model (no GPU: predicted), nvml or zeus.")] = None,
-    size: Annotated[list[str] | None, _option("--size", "NAME=N", "Of the operator, such as m=16,n=4096.")] = None,
-    configs: Annotated[str | None, _option("--configs", "N", "Compile at most so many [200].")] = None,
-    check: Annotated[str | None, _option("--check", "WHAT", "Test winners, all or none against torch.")] = None,
+    gpu: Annotated[str | None, option("--gpu", "NAME", "GPU to compile for.")] = None,
+    meter: Annotated[str | None, option("--meter", "NAME", "model (no GPU: predicted), nvml or zeus.")] = None,
+    size: Annotated[list[str] | None, option("--size", "NAME=N", "Of the operator, such as m=16,n=4096.")] = None,
+    configs: Annotated[str | None, option("--configs", "N", "Compile at most so many [200].")] = None,
+    check: Annotated[str | None, option("--check", "WHAT", "Test winners, all or none against torch.")] = None,
     meter_file: Annotated[
-        Path | None, _option("--meter-file", "CSV", "Of the external meter: time_s,power_W as it is written.")
+        Path | None, option("--meter-file", "CSV", "Of the external meter: time_s,power_W as it is written.")
     ] = None,
     clocks: Annotated[
         str | None,
@@ -54,21 +51,18 @@ def tune(
         ),
     ] = None,
     residency: Annotated[
-        str | None, _option("--residency", "WHAT", "loop (default) or stream: what is read is in DRAM.")
+        str | None, option("--residency", "WHAT", "loop (default) or stream: what is read is in DRAM.")
     ] = None,
-    workers: Annotated[str | None, _option("--workers", "N", "Processes that compile [one a processor].")] = None,
-    timeout: Annotated[str | None, _option("--timeout", "S", "Processor time for one compilation [60].")] = None,
-    cache: Annotated[Path | None, _option("--cache", "FILE", "Of what was compiled.")] = None,
-    winners: Annotated[Path | None, _option("--winners", "FILE", "Add the winner to this JSON file.")] = None,
-    model: Annotated[str | None, _option("--model", "NAME", "Tune the operators of a model that matter.")] = None,
-    batch: Annotated[str | None, _option("--batch", "N", "Of the model [1].")] = None,
-    prompt: Annotated[str | None, _option("--prompt", "N", "Its prompt tokens a sequence.")] = None,
-    generate: Annotated[str | None, _option("--generate", "N", "Tokens to generate a sequence.")] = None,
-    top: Annotated[str | None, _option("--top", "N", "Operators of the model to tune [4].")] = None,
-    replay: Annotated[
-        Path | None,
-        typer.Option("--replay", metavar="FILE", help="A recorded space: parquet or CSV.", show_default=False),
-    ] = None,
+    workers: Annotated[str | None, option("--workers", "N", "Processes that compile [one a processor].")] = None,
+    timeout: Annotated[str | None, option("--timeout", "S", "Processor time for one compilation [60].")] = None,
+    cache: Annotated[Path | None, option("--cache", "FILE", "Of what was compiled.")] = None,
+    winners: Annotated[Path | None, option("--winners", "FILE", "Add the winner to this JSON file.")] = None,
+    model: Annotated[str | None, option("--model", "NAME", "Tune the operators of a model that matter.")] = None,
+    batch: Annotated[str | None, option("--batch", "N", "Of the model [1].")] = None,
+    prompt: Annotated[str | None, option("--prompt", "N", "Its prompt tokens a sequence.")] = None,
+    generate: Annotated[str | None, option("--generate", "N", "Tokens to generate a sequence.")] = None,
+    top: Annotated[str | None, option("--top", "N", "Operators of the model to tune [4].")] = None,
+    replay: Annotated[Path | None, option("--replay", "FILE", "A recorded space: parquet or CSV.")] = None,
     strategy: Annotated[
         str, typer.Option("--strategy", metavar="NAME", help="race, paper, measure-all or random.")
     ] = "race",
@@ -76,39 +70,18 @@ def tune(
         str, typer.Option("--slack", metavar="SHARE", help="How much slower than the fastest is allowed.")
     ] = "0.02",
     objective: Annotated[str, typer.Option("--objective", metavar="WHAT", help="energy or time.")] = "energy",
-    baseline: Annotated[
-        list[str] | None,
-        typer.Option("--baseline", metavar="NAME=VALUE", help="Tell savings against this.", show_default=False),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option("--where", metavar="NAME=VALUE", help="Hold a tunable at a value.", show_default=False),
-    ] = None,
+    baseline: Annotated[list[str] | None, option("--baseline", "NAME=VALUE", "Tell savings against this.")] = None,
+    where: Annotated[list[str] | None, option("--where", "NAME=VALUE", "Hold a tunable at a value.")] = None,
     noise: Annotated[
         str, typer.Option("--noise", metavar="SHARE", help="Of a replayed reading, or recorded.")
     ] = "recorded",
-    session: Annotated[
-        str | None, typer.Option("--session", metavar="NAME", help="Of recorded repeats.", show_default=False)
-    ] = None,
-    evaluations: Annotated[
-        str | None, typer.Option("--evaluations", metavar="N", help="Time at most so many.", show_default=False)
-    ] = None,
-    readings: Annotated[
-        str | None, typer.Option("--readings", metavar="N", help="Read energy about so often.", show_default=False)
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the strategy.", show_default=False),
-    ] = None,
-    log: Annotated[
-        Path | None,
-        typer.Option("--log", metavar="FILE", help="Keep every outcome; go on from it.", show_default=False),
-    ] = None,
+    session: Annotated[str | None, option("--session", "NAME", "Of recorded repeats.")] = None,
+    evaluations: Annotated[str | None, option("--evaluations", "N", "Time at most so many.")] = None,
+    readings: Annotated[str | None, option("--readings", "N", "Read energy about so often.")] = None,
+    set_: Annotated[list[str] | None, option("--set", "NAME=VALUE", "A setting of the strategy.")] = None,
+    log: Annotated[Path | None, option("--log", "FILE", "Keep every outcome; go on from it.")] = None,
     seed: Annotated[str, typer.Option("--seed", metavar="N", help="Of what is drawn at random.")] = "0",
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Time against energy: .svg, .png or .html.", show_default=False),
-    ] = None,
+    plot: Annotated[Path | None, option("--plot", "FILE", "Time against energy: .svg, .png or .html.")] = None,
     json: options.Json = False,
     csv: options.Csv = False,
     output: options.Output = None,

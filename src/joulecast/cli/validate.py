@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulecast.cli import options
+from joulecast.cli.flags import switch
 from joulecast.cli.output import Answer, chosen_format, give
 from joulecast.cli.progress import bar
 from joulecast.errors import InputError, shortened
@@ -60,9 +61,7 @@ def validate(
     jobs: Annotated[
         str | None, typer.Option("--jobs", metavar="N", help="Processes side by side (2).", **_OPTION)
     ] = None,
-    ablation: Annotated[
-        bool, typer.Option("--ablation", help="Score passes again without each of their mechanisms.")
-    ] = False,
+    ablation: Annotated[bool, switch("--ablation", "Score passes again without each of their mechanisms.")] = False,
     write: Annotated[
         Path | None,
         typer.Option("--write", metavar="FILE", help="Write a page with plots: FILE.md and FILE/*.svg.", **_OPTION),
@@ -70,7 +69,7 @@ def validate(
     baseline: Annotated[
         Path | None, typer.Option("--baseline", metavar="FILE", help="Stored results to compare with.", **_OPTION)
     ] = None,
-    update_baseline: Annotated[bool, typer.Option("--update-baseline", help="Store these results.")] = False,
+    update_baseline: Annotated[bool, switch("--update-baseline", "Store these results.")] = False,
     json: options.Json = False,
     csv: options.Csv = False,
     output: options.Output = None,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 
+from joulecast.cli.flags import fields_by_flag
+from joulecast.cli.run_flags import Formats, Sizes, States, Ways
+from joulecast.cli.train_flags import Batches, Length, Spread, Training
 from joulecast.errors import InputError
 
-#: What flags are called where the argument in Python is not.
-_OF_FLAGS = {
-    "prompt": "prompt_tokens", "generate": "generate_tokens", "kv_dtype": "kv_cache_dtype", "launch": "launch_mode",
-    "clock": "clock_mhz", "power_limit": "power_limit_w", "memory_clock": "memory_clock_mhz",
-    "temperature": "temperature_c", "sequence": "sequence_tokens", "node_link": "node_link_gb_s",
-    "input_rate": "input_samples_per_s",
-}  # fmt: skip
+#: Arguments in Python by the names of flags.
+_OF_FLAGS = fields_by_flag(Sizes, Formats, Ways, States, Batches, Length, Training, Spread)
 
 #: What is asked for in another way than by ``--with``.
 _ELSEWHERE = {
