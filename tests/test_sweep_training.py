@@ -223,3 +223,12 @@ def test_a_gpu_described_in_a_file_is_swept_as_train_predicts_it(tmp_path):
     assert swept.columns["step_time_s"].tolist() == [
         jc.train("gpt2", str(mine), micro_batch=size, sequence_tokens=128).step_time_s for size in (1, 2)
     ]
+
+
+def test_a_list_is_one_value_and_a_list_of_lists_several():
+    asked = {"gpus": 2, "pp": 2, "global_batch": 8, "sequence_tokens": 128}
+    splits = [[8, 4], [6, 6]]
+    swept = jc.sweep_training("gpt2", "a100", stage_layers=splits, **asked).columns["step_time_s"]
+    assert swept.tolist() == [jc.train("gpt2", "a100", stage_layers=one, **asked).step_time_s for one in splits]
+    alone = jc.sweep_training("gpt2", "a100", stage_layers=splits[0], **asked)
+    assert alone.columns["step_time_s"].tolist() == [swept[0]]

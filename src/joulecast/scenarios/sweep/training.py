@@ -43,7 +43,10 @@ _SHARED = ("pp", "zero", "shard_group", "schedule", "chunks", "gpus", "gpus_per_
 _WORK = ("micro_batch", "sequence_tokens", "image_size", "gpus", "tp", "pp", "cp", "accumulate", "global_batch")
 
 _RUN = ("global_batch", "steps", "samples", "tokens", "epochs", "launch_mode", "attention", "clock_mhz",
-        "power_limit_w", "host_us_per_launch", "input_samples_per_s")  # fmt: skip
+        "power_limit_w", "host_us_per_launch", "input_samples_per_s", "copied_in")  # fmt: skip
+
+#: Options of which one value is a list.
+_LISTS = ("lora_targets", "stage_layers")
 
 OPTIONS = (*MODEL, *RECIPE, *LAYOUT, *_RUN)
 
@@ -274,8 +277,11 @@ def training(
 
 
 def _values(name: str, value: Any) -> Any:
-    """A list of words that is one value stays one."""
-    return [tuple(value)] if name == "lora_targets" and not isinstance(value, str) else value
+    """A list that is one value stays one; several of them are a list of lists."""
+    if name not in _LISTS or value is None or isinstance(value, str):
+        return value
+    of_lists = all(isinstance(one, list | tuple) for one in value)
+    return [tuple(one) for one in value] if of_lists else [tuple(value)]
 
 
 def _checked(evaluator: TrainingEvaluator) -> None:
