@@ -10,11 +10,15 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import joulecast
+from joulecast.lowering.execution import Execution
+from joulecast.scenarios.training.question import LAYOUT, MODEL, RECIPE, RUN
+from joulecast.workloads.request import Request
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "joulecast"
@@ -93,3 +97,21 @@ def test_the_wheel_carries_code_data_and_licence(tmp_path: Path):
 
 def _normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_docstrings_of_the_front_door_name_every_option():
+    request = {one.name for one in fields(Request)}
+    execution = {one.name for one in fields(Execution)}
+    options = {
+        joulecast.workload: request,
+        joulecast.predict: execution,
+        joulecast.sweep: request | execution,
+        joulecast.train: {*MODEL, *RECIPE, *LAYOUT, *RUN} - {"scales", "exclude"},  # those are for fits
+    }
+    silent = {
+        (function.__name__, name)
+        for function, names in options.items()
+        for name in names
+        if not re.search(rf"\b{name}\b", function.__doc__ or "")
+    }
+    assert silent == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from joulecast.errors import UnknownNameError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.lowering.execution import share_of_batch
 from joulecast.lowering.formats import has_format
+from joulecast.workloads.request import Request
 from joulecast.workloads.sources import open_workload
 from joulecast.workloads.table import Workload
 
@@ -92,10 +94,7 @@ def _changes(gpu: str | Gpu, options: Mapping[str, Any], *, training: bool) -> I
 _ASIDE = frozenset({"source", "gpu", "options"})
 
 #: Options that ask for another workload.
-_REQUEST = frozenset(
-    {"batch", "prompt_tokens", "generate_tokens", "decoder_tokens", "image_size", "dtype", "weight_dtype",
-     "kv_cache_dtype", "attn_dtype", "logits", "pooler", "dims"}
-)  # fmt: skip
+_REQUEST = frozenset({*(one.name for one in fields(Request)), "dims"})
 
 
 def _predicted(source: Any, gpu: str | Gpu, options: Mapping[str, Any]) -> Outcome:

@@ -32,8 +32,9 @@ def workload(source: Any, *inputs: Any, **options: Any) -> Workload:
         What a PyTorch module is called with; nothing else takes any.
     **options
         Fields of `joulecast.workloads.request.Request`: ``batch``, ``prompt_tokens``, ``generate_tokens``,
-        ``image_size``, ``dtype``, ``weight_dtype``, ``kv_cache_dtype``, ``attn_dtype``, ``logits``. For a PyTorch
-        module those of `joulecast.workloads.pytorch.trace_module`.
+        ``decoder_tokens``, ``image_size``, ``dtype``, ``weight_dtype``, ``kv_cache_dtype``, ``attn_dtype``,
+        ``logits``, ``pooler``; of an ONNX model ``dims``, sizes of its dimensions by name. For a PyTorch module those
+        of `joulecast.workloads.pytorch.trace_module`.
 
     Returns
     -------

@@ -67,7 +67,8 @@ def sweep(
     **options
         One value or several of ``launch_mode``, ``attention``, ``engine``, ``tp``, ``pp``, ``ep``, ``dp``,
         ``microbatches``, ``overlap``, as for `predict`, and of ``batch``, ``prompt_tokens``, ``generate_tokens``,
-        ``image_size``, ``dtype``, ``weight_dtype``, ``kv_cache_dtype``, ``attn_dtype``, as for `workload`.
+        ``decoder_tokens``, ``image_size``, ``dtype``, ``weight_dtype``, ``kv_cache_dtype``, ``attn_dtype``,
+        ``logits``, ``pooler``, as for `workload`.
 
     Returns
     -------

@@ -24,13 +24,15 @@ def train(source: Any, gpu: str | Gpu, **options: Any) -> TrainingPrediction:
         Of the model: ``micro_batch`` (samples at once on a GPU), ``sequence_tokens``, ``image_size``,
         ``weight_dtype``. Fields of `joulecast.lowering.recipe.Recipe`: ``precision``, ``optimizer``, ``update``,
         ``master_weights``, ``clip_gradients``, ``accumulate``, ``checkpointing``, ``checkpointed_layers``,
-        ``trainable``, ``frozen_layers``, ``lora_rank``, ``lora_targets``. Fields of
+        ``trainable``, ``frozen_layers``, ``lora_rank``, ``lora_targets``, ``channels_last``, ``autotuned``,
+        ``fused_norms``, ``direct_groups``, ``dropout``. Fields of
         `joulecast.scenarios.training.layout.Layout`: ``gpus``, ``tp``, ``pp``, ``cp``, ``ep``, ``zero``,
-        ``shard_group``, ``sequence_parallel``, ``schedule``, ``chunks``, ``stage_layers``, ``gpus_per_node``,
-        ``node_link_gb_s``.
+        ``shard_group``, ``single_process``, ``sequence_parallel``, ``schedule``, ``chunks``, ``stage_layers``,
+        ``gpus_per_node``, ``node_link_gb_s``.
         Of the run, as `joulecast.scenarios.training.train.train` takes them: ``global_batch``, ``steps`` or
         ``samples`` or ``tokens`` with ``epochs``, ``launch_mode``, ``attention``, ``changes``, ``clock_mhz``,
-        ``power_limit_w``, ``host_us_per_launch``, ``input_samples_per_s``, ``site``, ``ignore_memory``.
+        ``power_limit_w``, ``host_us_per_launch``, ``input_samples_per_s``, ``copied_in``, ``site``,
+        ``ignore_memory``.
 
     Returns
     -------

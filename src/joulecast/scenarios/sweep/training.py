@@ -31,7 +31,7 @@ from joulecast.scenarios.sweep.settings import (
 from joulecast.scenarios.sweep.space import Share, Space, axis
 from joulecast.scenarios.sweep.store import coefficients_in_use
 from joulecast.scenarios.training.prediction import PARTS, TrainingPrediction
-from joulecast.scenarios.training.question import LAYOUT, MODEL, RECIPE, forward_pass, told_apart
+from joulecast.scenarios.training.question import LAYOUT, MODEL, RECIPE, RUN, forward_pass, told_apart
 from joulecast.scenarios.training.train import train
 from joulecast.workloads.table import Workload
 
@@ -42,8 +42,7 @@ _SHARED = ("pp", "zero", "shard_group", "schedule", "chunks", "gpus", "gpus_per_
 #: Axes that change how much a step does.
 _WORK = ("micro_batch", "sequence_tokens", "image_size", "gpus", "tp", "pp", "cp", "accumulate", "global_batch")
 
-_RUN = ("global_batch", "steps", "samples", "tokens", "epochs", "launch_mode", "attention", "clock_mhz",
-        "power_limit_w", "host_us_per_launch", "input_samples_per_s", "copied_in")  # fmt: skip
+_RUN = tuple(name for name in RUN if name not in ("changes", "site", "scales", "ignore_memory", "exclude"))
 
 #: Options of which one value is a list.
 _LISTS = ("lora_targets", "stage_layers")
