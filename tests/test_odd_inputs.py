@@ -8,12 +8,14 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import polars as pl
 import pytest
 
 import joulecast as jc
 from joulecast.cli import main
-from joulecast.errors import InfeasibleError
+from joulecast.errors import InfeasibleError, InputError
+from joulecast.reports.columns import write_columns
 from joulecast.scenarios.summary import fastest, thriftiest
 from joulecast.validation.read import _tables
 
@@ -197,3 +199,39 @@ def test_links_that_lead_nowhere_hide_no_table(tmp_path, capsys):
     (tmp_path / "table.csv").write_text(f"{MEASURED}h100-sxm,gemm,4096,4096,4096,bf16,0.3,400,700,A\n")
     assert asked(capsys, "audit", tmp_path)[0] == 0
     assert [one.name for one in _tables(tmp_path)] == ["table.csv"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no devices here")  # noqa: PTH110
+def test_a_table_over_hours_is_a_file(tmp_path):
+    """A device gives bytes without end, through a link too."""
+    path = tmp_path / "table.csv"
+    path.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="not a regular file"):
+        jc.footprint(3.6e6, time_s=3600, carbon=path)
+
+
+def test_the_hour_that_autumn_gives_twice_needs_its_zone(tmp_path):
+    path = tmp_path / "table.csv"
+    rows = [
+        ("2026-10-25T02:00", "+02:00", 100),
+        ("2026-10-25T02:00", "+01:00", 200),
+        ("2026-10-25T03:00", "+01:00", 300),
+    ]
+    path.write_text("time,g\n" + "".join(f"{moment},{value}\n" for moment, _, value in rows))
+    with pytest.raises(InputError, match="give times with their zone"):
+        jc.footprint(3.6e6, time_s=3600, carbon=path)
+    path.write_text("time,g\n" + "".join(f"{moment}{zone},{value}\n" for moment, zone, value in rows))
+    # two hours from the first 02:00: one at 100, one at 200
+    assert jc.footprint(3.6e6, time_s=7200, carbon=path, start="2026-10-25T02:00+02:00").g_co2e_per_kwh == 150
+
+
+def test_a_disk_that_fills_under_a_table_of_points_is_one_line(tmp_path, monkeypatch):
+    """Polars tells of the disk in an error of its own."""
+
+    def full(*_, **__):
+        raise pl.exceptions.ComputeError("parquet: underlying IO error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_columns(tmp_path / "x.parquet", [{"a": np.ones(3)}])
+    assert not list(tmp_path.iterdir())

@@ -458,6 +458,32 @@ def test_a_sweep_that_was_stopped_goes_on_from_what_it_finished(counting, tmp_pa
     assert same(again[:3], first)
 
 
+@pytest.mark.parametrize("part", ["first", "less", "other"])
+def test_a_chunk_that_is_not_what_was_kept_is_evaluated_again(counting, tmp_path, part):
+    """Another's rows, too few of them or a changed figure would stand among the answers."""
+    store = open_store(tmp_path / "work", "question")
+    straight = list(run(counting, store=store))
+    counting.asked()
+    first, second = sorted((tmp_path / "work").glob("chunk-*.npz"))[:2]
+    with np.load(first if part == "first" else second) as kept:
+        held = {name: kept[name] for name in kept.files}
+    if part == "less":
+        held = {name: value[:1] if value.ndim else value for name, value in held.items()}
+    if part == "other":
+        held["time_s"] = held["time_s"] * 1.01
+    np.savez(second, **held)
+    assert same(run(counting, store=store), straight)
+    assert counting.asked() == [spans(2000)[1][0]]
+
+
+@pytest.mark.parametrize("said", ["", "{", "[" * 100_000, "[]", "\0"])
+def test_a_folder_whose_question_is_damaged_is_refused(tmp_path, said):
+    open_store(tmp_path / "work", "question")
+    (tmp_path / "work" / "question.json").write_text(said)
+    with pytest.raises(InputError, match="no folder of a sweep's chunks"):
+        open_store(tmp_path / "work", "question")
+
+
 def test_a_chunk_that_can_not_be_read_is_evaluated_again(counting, tmp_path):
     store = open_store(tmp_path / "work", "question")
     straight = list(run(counting, store=store))

@@ -94,6 +94,8 @@ def _write_parquet(path: Path, pieces: Iterable[Columns]) -> None:
             write_stream(path, iter(lambda: file.read(1 << 20), b""))
     except OSError as error:
         raise InputError(f"can't write to {shortened(path)}: {error.strerror or error}") from None
+    except pl.exceptions.ComputeError as error:  # what polars tells of a full disk
+        raise InputError(f"can't write to {shortened(path)}: {str(error).rsplit(': ', 1)[-1]}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

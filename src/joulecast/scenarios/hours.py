@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -174,7 +175,10 @@ def read_hours(path: str | Path, what: str, unit: str, *, least: float, most: fl
 def _two_columns(path: Path, name: str) -> tuple[list[str], list[str], list[int], str]:
     """First and second column, the line of each row, and the first column's heading ('' without one)."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, a device read without end
+            raise InputError(f"{name} is not a regular file")
+        if status.st_size > _MOST_BYTES:
             raise InputError(f"{name} is larger than {_MOST_BYTES // 10**6} MB: give hours, not seconds")
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -251,7 +255,8 @@ def _dates(texts: list[str], lines: list[int], name: str) -> tuple[Floats, bool]
     steps = np.diff(edges)
     if steps.min() <= 0:
         line = lines[int(np.argmax(steps <= 0)) + 1]
-        raise InputError(f"{name}, line {line}: its time is not later than the one before it")
+        hint = "" if zoned else "; where clocks go back, give times with their zone, such as 2026-10-25T02:00+01:00"
+        raise InputError(f"{name}, line {line}: its time is not later than the one before it{hint}")
     return np.append(edges, edges[-1] + steps[-1]), zoned
 
 

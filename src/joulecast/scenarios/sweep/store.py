@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,6 +18,7 @@ import numpy as np
 from joulecast.coefficients import places
 from joulecast.errors import InputError, shortened
 from joulecast.scenarios.sweep.chunk import Chunk
+from joulecast.workloads.files import parse_json, read_bytes
 
 _QUESTION = "question.json"
 _SCHEMA = "joulecast.sweep.chunks/1"
@@ -29,19 +31,22 @@ class Store:
     folder: Path
 
     def load(self, start: int) -> Chunk | None:
-        """The chunk that starts at `start`; None where it is not there or can't be read."""
+        """The chunk that starts at `start`; None where it is not there, can't be read or is not what was kept."""
         try:
             with self._path(start).open("rb") as file, np.load(file, allow_pickle=False) as kept:
-                columns = {name: kept[name] for name in kept.files if name != "reasons"}
-                return Chunk(start, columns, tuple(str(text) for text in kept["reasons"]))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+                columns = {name: kept[name] for name in kept.files if name not in ("reasons", "digest")}
+                chunk = Chunk(start, columns, tuple(str(text) for text in kept["reasons"]))
+                return chunk if str(kept["digest"]) == _digest(chunk) else None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
     def save(self, chunk: Chunk) -> None:
         """Keep a chunk."""
         _write(
             self._path(chunk.start),
-            lambda file: np.savez(file, allow_pickle=False, reasons=np.array(chunk.reasons), **chunk.columns),
+            lambda file: np.savez(
+                file, allow_pickle=False, reasons=np.array(chunk.reasons), digest=_digest(chunk), **chunk.columns
+            ),
         )
 
     def _path(self, start: int) -> Path:
@@ -71,7 +76,7 @@ def open_store(folder: str | os.PathLike[str], question: Any) -> Store:
         path.mkdir(parents=True, exist_ok=True)
         known = path / _QUESTION
         if known.exists():
-            found = json.loads(known.read_text(encoding="utf-8"))
+            found = _described(known)
             if not isinstance(found, dict) or found.get("schema") != _SCHEMA:
                 raise InputError(
                     f"{name} is no folder of a sweep's chunks: give an empty one, or that of the same sweep"
@@ -91,6 +96,23 @@ def open_store(folder: str | os.PathLike[str], question: Any) -> Store:
             raise
         raise InputError(f"can't keep chunks in {name}: {getattr(error, 'strerror', None) or error}") from None
     return Store(path)
+
+
+def _described(known: Path) -> Any:
+    """What the folder says that it holds; None where that can't be read."""
+    try:
+        return parse_json(read_bytes(known), str(known))
+    except InputError:
+        return None
+
+
+def _digest(chunk: Chunk) -> str:
+    """Of all that a chunk holds."""
+    known = hashlib.sha256(json.dumps([chunk.start, chunk.reasons]).encode("utf-8"))
+    for name, column in sorted(chunk.columns.items()):
+        known.update(f"{name} {column.dtype.str} {column.shape}".encode())
+        known.update(np.ascontiguousarray(column).tobytes())
+    return known.hexdigest()
 
 
 def fingerprint(question: Any) -> str:
@@ -117,5 +139,6 @@ def _write(path: Path, content: Callable[[Any], Any]) -> None:
             content(file)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise InputError(f"can't write {shortened(path)}: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
