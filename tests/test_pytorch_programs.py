@@ -410,3 +410,83 @@ def test_layers_that_write_to_a_cache_are_counted_as_if_they_were_run(kind):
     assert short.flop("all") == full.flop("all")
     assert short.operations == full.operations
     assert short.layers == full.layers
+
+
+# ------------------------------------------------------------------ attention of the user's own kind
+
+
+def flexing(mask_mod=None, length=1024, side=128):
+    from torch.nn.attention import flex_attention as flex
+
+    mask = None
+    if mask_mod is not None:
+        mask = flex.create_block_mask(mask_mod, None, None, length, length, device="cpu", BLOCK_SIZE=side)
+    module = Calls(lambda _, q, k, v: flex.flex_attention(q, k, v, block_mask=mask, enable_gqa=True))
+    q, kv = torch.empty(2, 8, length, 64), torch.empty(2, 2, length, 64)
+    return module, (q, kv, kv)
+
+
+def causal(batch, head, query, key):
+    return query >= key
+
+
+def test_flex_attention_with_a_causal_mask_is_that_of_the_fused_kernel():
+    module, inputs = flexing(causal)
+    fused = Calls(lambda _, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
+    assert only(jc.workload(module, *inputs), "context_attention") == only(
+        jc.workload(fused, *inputs), "context_attention"
+    )
+
+
+def test_flex_attention_counts_the_blocks_that_its_mask_lets_in():
+    def documents(batch, head, query, key):
+        return query // 256 == key // 256  # four documents of two blocks each: a quarter of the keys
+
+    module, inputs = flexing(documents)
+    whole, _ = flexing()
+    # two products of 8 heads x 1024 queries x keys x 64, 2 FLOP each, batch 2
+    assert jc.workload(whole, *inputs).flop("encoder_attention") == 2 * 2 * 2 * 8 * 1024 * 1024 * 64
+    assert only(jc.workload(module, *inputs), "encoder_attention")["kv_len"] == 256
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own imports
+def test_flex_attention_under_another_name_and_its_gradient_are_recorded_and_it_is_itself_again():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    code = flex_attention.__code__
+    module = Calls(lambda _, q: torch.compile(flex_attention)(q, q, q))
+    x = torch.empty(1, 4, 256, 64, requires_grad=True)
+    w = jc.workload(module, x, train=True)
+    assert only(w, "attention_backward")["query_len"] == 256
+    assert flex_attention.__code__ is code
+
+
+# ------------------------------------------------------------------ other layers
+
+
+def test_a_projected_lstm_multiplies_by_the_width_that_its_cells_hand_on():
+    w = jc.workload(torch.nn.LSTM(256, 512, num_layers=2, proj_size=128), torch.empty(100, 8, 256))
+    # 800 steps of a sequence: inputs, 4 gates of 512 from 128 handed on, the projection to them
+    first = 4 * 512 * 256 + 4 * 512 * 128 + 128 * 512
+    second = 4 * 512 * 128 + 4 * 512 * 128 + 128 * 512
+    assert w.flop("matmul") == 2 * 800 * (first + second)
+
+
+@pytest.mark.parametrize("shape", [(64, 32), (4, 64, 32)])
+def test_a_product_of_complex_numbers_is_four_of_real_ones(shape):
+    x = torch.empty(*shape, dtype=torch.complex64)
+    w = jc.workload(Calls(lambda _, one: one @ one.mT), x)
+    products = 64 * 64 * 32 * (4 if len(shape) == 3 else 1)
+    assert w.flop("matmul") == 4 * 2 * products
+    assert {kind for table in w.tables.values() if "m" in table.columns for kind in table.words("dtype")} == {"fp32"}
+
+
+def test_a_module_that_is_sharded_is_refused_before_it_is_touched():
+    class FSDPModule:
+        """As PyTorch names what `fully_shard` makes of a module."""
+
+    class FSDPLinear(FSDPModule, torch.nn.Linear):
+        pass
+
+    with pytest.raises(jc.InputError, match="sharded by fully_shard"):
+        jc.workload(FSDPLinear(4, 4), torch.empty(2, 4))

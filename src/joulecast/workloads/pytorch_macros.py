@@ -47,6 +47,11 @@ class _Whole(torch.autograd.Function):  # type: ignore[misc]
         return (None, None, *made)
 
 
+def whole(recorder: Recorder, what: Macro, *tensors: Tensor | None) -> Any:
+    """The result of a function that is recorded as one operation."""
+    return _Whole.apply(recorder, what, *tensors)
+
+
 def _gradients(what: Macro, tensors: Any, wanted: Any, grads: Any) -> list[Tensor | None]:
     with torch.enable_grad():
         leaves = [
@@ -99,12 +104,12 @@ class Macros(TorchFunctionMode):  # type: ignore[misc]
             return format(self._listed(args[0]), *args[1:])
         if func is torch.Tensor.tolist and has_no_data(args[0]):
             return self._listed(args[0])
-        whole = _WHOLE.get(func)
-        if whole is not None and not self.recorder.suspended:
-            found = whole(self, args, kwargs)
+        make = _WHOLE.get(func)
+        if make is not None and not self.recorder.suspended:
+            found = make(self, args, kwargs)
             if found is not None:
                 macro, tensors = found
-                return _Whole.apply(self.recorder, macro, *tensors)
+                return whole(self.recorder, macro, *tensors)
         return func(*args, **kwargs)
 
     def _listed(self, tensor: Tensor) -> Any:
@@ -196,7 +201,7 @@ def _rms_norm(_: Macros, args: Any, kwargs: Any) -> Any:
 def _recurrent(name: str, gates: int) -> Callable[[Macros, Any, Any], Any]:
     """A recurrent layer as cuDNN runs it: inputs of all steps multiplied at once, then one product a step."""
 
-    def whole(_: Macros, args: Any, __: Any) -> Any:
+    def make(_: Macros, args: Any, __: Any) -> Any:
         if len(args) < 8 or isinstance(args[3], list | tuple) or not isinstance(args[0], torch.Tensor):
             return None  # packed sequences are taken apart
         x, hidden, weights, layers, two_ways = args[0], args[1], args[2], args[4], args[7]
@@ -204,10 +209,9 @@ def _recurrent(name: str, gates: int) -> Callable[[Macros, Any, Any], Any]:
         states = list(hidden) if isinstance(hidden, list | tuple) else [hidden]
         steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
         ways = 2 if two_ways else 1
-        inner = states[0].shape[-1]
-        rows = _recurrent_rows(x, steps, batch, inner, gates, layers, ways)
-        projected = [one.shape[0] for one in weights if one.dim() == 2][-1]
-        width = ways * (projected if gates == 4 and states[0].shape[-1] != states[-1].shape[-1] else inner)
+        inner, handed = weights[0].shape[0] // gates, weights[1].shape[1]
+        rows = _recurrent_rows(x, steps, batch, inner, handed, gates, layers, ways)
+        width = ways * handed
 
         def run(tensors: Any) -> Any:
             first, rest = tensors[0], tensors[1:]
@@ -221,19 +225,24 @@ def _recurrent(name: str, gates: int) -> Callable[[Macros, Any, Any], Any]:
         backward = [(kind, {**columns, "count": 2 * columns.get("count", 1)}) for kind, columns in rows]
         return Macro(name, run, rows, backward), [x, *states, *weights]
 
-    return whole
+    return make
 
 
-def _recurrent_rows(x: Tensor, steps: int, batch: int, inner: int, gates: int, layers: int, ways: int) -> list[Row]:
+def _recurrent_rows(
+    x: Tensor, steps: int, batch: int, inner: int, handed: int, gates: int, layers: int, ways: int
+) -> list[Row]:
+    """`inner` is the width of the cells, `handed` that of what they hand on: smaller where it is projected."""
     dtype, width = matmul_fmt(x), x.shape[-1]
     rows: list[Row] = []
     for layer in range(layers):
-        inputs = width if layer == 0 else inner * ways
+        inputs = width if layer == 0 else handed * ways
         whole = {"m": steps * batch, "n": gates * inner, "k": inputs, "dtype": dtype, "count": ways}
-        each = {"m": batch, "n": gates * inner, "k": inner, "dtype": dtype, "count": steps * ways}
+        each = {"m": batch, "n": gates * inner, "k": handed, "dtype": dtype, "count": steps * ways}
         point = {"op": "fused", "elements": batch * inner, "inputs": gates + 1, "outputs": 2, "flop_per_element": 40,
                  "dtype": fmt(x), "count": steps * ways}  # fmt: skip
         rows += [("gemm", whole), ("gemm", each), ("elementwise", point)]
+        if handed != inner:
+            rows.append(("gemm", {"m": batch, "n": handed, "k": inner, "dtype": dtype, "count": steps * ways}))
     return rows
 
 

@@ -52,12 +52,17 @@ def gemm(m: int, n: int, k: int, dtype: str, batch: int = 1) -> list[Row]:
     return [("gemm", {"m": m, "n": n, "k": k, "dtype": dtype, "batch": batch})]
 
 
+def _real(tensor: Tensor, size: int) -> int:
+    """A size of a product in real numbers: four products make one of complex numbers, two along each of two axes."""
+    return 2 * size if tensor.is_complex() else size
+
+
 def mm(place: int) -> Handler:
     """A product of two matrices, the arguments from `place` on."""
 
     def rows(call: Call) -> list[Row]:
         a, b = call.args[place], call.args[place + 1]
-        return gemm(a.shape[0], b.shape[1], a.shape[1], matmul_fmt(a))
+        return gemm(a.shape[0], _real(b, b.shape[1]), _real(a, a.shape[1]), matmul_fmt(a))
 
     return rows
 
@@ -67,7 +72,7 @@ def vector(place: int) -> Handler:
 
     def rows(call: Call) -> list[Row]:
         a = call.args[place]
-        return gemm(1, a.shape[0] if a.dim() == 2 else 1, a.shape[-1], matmul_fmt(a))
+        return gemm(1, _real(a, a.shape[0] if a.dim() == 2 else 1), _real(a, a.shape[-1]), matmul_fmt(a))
 
     return rows
 
@@ -77,7 +82,7 @@ def bmm(place: int) -> Handler:
 
     def rows(call: Call) -> list[Row]:
         a, b = call.args[place], call.args[place + 1]
-        batch, m, k, n = a.shape[0], a.shape[1], a.shape[2], b.shape[2]
+        batch, m, k, n = a.shape[0], a.shape[1], _real(a, a.shape[2]), _real(b, b.shape[2])
         if 0 in (batch, m, n, k):
             return []
         return [("batched_gemm", {"batch": batch, "m": m, "n": n, "k": k, "dtype": matmul_fmt(a)})]

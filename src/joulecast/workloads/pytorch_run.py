@@ -52,6 +52,11 @@ def run_module(
     given = [one for one in tree_flatten([inputs, kwargs])[0] if isinstance(one, torch.Tensor)]
     if any(one.is_nested for one in given):
         raise InputError(f"{type(module).__name__} is given a nested tensor, which is not read: pad it")
+    if device != "cpu" and any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
+        name = type(module).__name__
+        raise InputError(
+            f"{name} is sharded by fully_shard and needs its weights: give the module before that, or device='cpu'"
+        )
     if device == "auto" and any(one.layout is not torch.strided for one in given):
         device = "cpu"  # sparse tensors are nothing without their data
     ways = {"auto": ("meta", "fake", "cpu"), "meta": ("meta",), "fake": ("fake",), "cpu": ("cpu",)}[device]

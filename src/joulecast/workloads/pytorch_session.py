@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from joulecast.workloads.events import Event
 from joulecast.workloads.pytorch_caches import Written, held_in, is_cache, layer_index, watched
+from joulecast.workloads.pytorch_flex import flex_recorded
 from joulecast.workloads.pytorch_macros import Macros
 from joulecast.workloads.pytorch_modules import module_rows
 from joulecast.workloads.pytorch_recorder import Recorder
@@ -108,6 +109,7 @@ class Session:
         self._stack.enter_context(self.recorder)
         self._stack.enter_context(self._macros)
         self._stack.enter_context(Constants(self.recorder.values))
+        self._stack.enter_context(flex_recorded(self._macros))
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()

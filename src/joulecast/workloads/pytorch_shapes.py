@@ -27,8 +27,11 @@ def fmt(tensor: Tensor) -> str:
 
 
 def matmul_fmt(tensor: Tensor) -> str:
-    """Format that a matrix multiply of `tensor` runs in: fp32 as tf32 where PyTorch is told so."""
-    name = fmt(tensor)
+    """Format that a matrix multiply of `tensor` runs in: fp32 as tf32 where PyTorch is told so.
+
+    That of complex numbers is their parts'.
+    """
+    name = FORMATS[tensor.dtype.to_real()] if tensor.is_complex() else fmt(tensor)
     if name == "fp32" and torch.get_float32_matmul_precision() != "highest":
         return "tf32"
     return name
