@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ _OPEN = {"vocab_size": 99, "pad_token_id": 0, "num_experts_per_tok": 2, "n_route
          "scale_factor_list": [1, 2, 4, 8], "downsample_rate": "4/8", "deepstack_layer_map": [(-1, 0), (-2, 1)],
          "video_token_id": 8, "top_k_experts": 2, "clip_qkv": 8.0, "dropout_rate": 0.0, "indexer_n_heads": 4,
          "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 64, "indexer_compress_ratio": 4,
-         "expert_intermediate_size": 256,
+         "expert_intermediate_size": 256, "backbone": "resnet50",
          "intraclass_block_config": _strips()}  # fmt: skip
 
 #: Thresholds under which a model stops early, by what its data say: below none, all layers are run.
@@ -75,18 +76,30 @@ def model_types() -> list[str]:
 
 
 def configs(model_type: str) -> list[Any]:
-    """The default config of a type, and a small one: four layers, what the default leaves open filled in."""
+    """The default config of a type, a small one (four layers), and one with the backbone that its class declares.
+
+    What they leave open is filled in.
+    """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     made = []
-    for prepare in (_filled, _cut):
+    for start, prepare in ((_default, _fed), (_default, _cut), (_declared, _filled)):
         try:
-            config = _default(CONFIG_MAPPING[model_type])
+            config = start(CONFIG_MAPPING[model_type])
             prepare(config)
         except Exception:
             continue
         made.append(config)
     return made or [CONFIG_MAPPING[model_type]()]
+
+
+def _declared(cls: Any) -> Any:
+    """The config of a class with the backbone that its declaration names, which its defaults pass over for another."""
+    spec = getattr(cls, "sub_configs_defaults", {}).get("backbone_config")
+    if spec is None:
+        raise LookupError(f"{cls.__name__} declares no backbone")
+    backbone = spec.get_config_class(spec.model_type)
+    return cls(backbone_config=backbone(**spec.init_kwargs))
 
 
 def _default(cls: Any, tries: int = 6) -> Any:
@@ -109,26 +122,26 @@ def _open(config: Any, name: str) -> bool:
     """Whether a config has an entry and leaves it open; an entry that differs from layer to layer is not."""
     try:
         return getattr(config, name, 0) is None
-    except AttributeError:
+    except Exception:
         return False
 
 
 def _filled(config: Any) -> None:
-    """Give sizes that a default config leaves open, and backbones that need no further library."""
-    from transformers import ResNetConfig
-
+    """Give sizes that a default config leaves open."""
     from joulecast.workloads.transformers_configs import parts
     from joulecast.workloads.transformers_layouts import attribute
 
-    timm = importlib.util.find_spec("timm") is not None
     for one in parts(config):
-        heads, hidden = attribute(one, "num_attention_heads"), attribute(one, "hidden_size")
+        sizes = (attribute(one, "num_attention_heads"), attribute(one, "hidden_size"))
+        heads, hidden = sizes if all(isinstance(size, int) for size in sizes) else (None, None)
         if _open(one, "head_dim") and heads and hidden:
             one.head_dim = hidden // heads if hidden % heads == 0 else 128
         if _open(one, "num_key_value_heads") and heads:
             one.num_key_value_heads = heads
-        if heads and hidden and hidden % heads and "head_dim" not in vars(one) and hasattr(one, "patch_size"):
-            one.num_attention_heads = next(count for count in range(heads, 0, -1) if hidden % count == 0)
+        if heads and hidden and hidden % heads and not hasattr(one, "head_dim"):
+            groups = attribute(one, "num_key_value_heads") or 1
+            whole = (count for count in range(heads, 0, -1) if hidden % count == 0 and count % groups == 0)
+            one.num_attention_heads = next(whole, heads)
         rope = getattr(one, "rope_parameters", None)
         if not rope and "rope_parameters" in vars(one) and isinstance(getattr(one, "layer_types", None), list):
             one.rope_parameters = {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in set(one.layer_types)}
@@ -137,15 +150,8 @@ def _filled(config: Any) -> None:
             turned = int((attribute(one, "head_dim") or hidden // heads) * rope.get("partial_rotary_factor", 1))
             half = (turned + 1) // 2
             rope["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
-        backbone = getattr(one, "backbone_config", None)
-        stages = getattr(backbone, "stage_names", None)
-        if stages and len(getattr(backbone, "out_features", None) or []) < 2 and len(stages) > 4:
-            backbone.reshape_hidden_states = False
-            backbone.out_features = list(stages[-4:])
         if getattr(one, "languages", None) and getattr(one, "default_language", "") is None:
             one.default_language = one.languages[0]
-        if not timm and "timm" in str(getattr(getattr(one, "backbone_config", None), "model_type", "")):
-            one.backbone_config = ResNetConfig(out_features=["stage2", "stage3", "stage4"])
         layers = getattr(one, "num_hidden_layers", None)
         if "layer_types" in vars(one) and one.layer_types is None and isinstance(layers, int):
             one.layer_types = ["full_attention"] * layers
@@ -163,15 +169,78 @@ def _filled(config: Any) -> None:
         for name, value in _OPEN.items():
             if (name in vars(one) or name in type(one).attribute_map) and _open(one, name):
                 setattr(one, name, value)
+    _joined(config)
     for name, value in (("image_token_id", 7), ("image_token_index", 7), ("prediction_length", 24)):
         if hasattr(config, name) and getattr(config, name) is None:
             setattr(config, name, value)
 
 
+def _fed(config: Any) -> None:
+    """Give backbones that hand on maps of several stages and need no further library, and what is left open."""
+    from transformers import ResNetConfig
+
+    from joulecast.workloads.transformers_configs import parts
+
+    timm = importlib.util.find_spec("timm") is not None
+    for one in parts(config):
+        backbone = getattr(one, "backbone_config", None)
+        stages = getattr(backbone, "stage_names", None)
+        count = len(getattr(backbone, "stage_configs", None) or range(4))
+        if stages and len(getattr(backbone, "out_features", None) or []) < 2 and len(stages) > count:
+            backbone.reshape_hidden_states = False
+            backbone.out_features = list(stages[-count:])
+        if hasattr(backbone, "archirecture"):  # as a default of transformers spells it
+            backbone.architecture = backbone.archirecture
+        if not timm and "timm" in str(getattr(backbone, "model_type", "")):
+            one.backbone_config = ResNetConfig(out_features=["stage2", "stage3", "stage4"])
+    _filled(config)
+
+
+def _joined(config: Any) -> None:
+    """Give parts that hand their results on the width of what takes them, where their defaults are another's."""
+    from joulecast.workloads.transformers_layouts import attribute
+
+    text = getattr(config, "text_config", None)
+    taken = {("vision_config", "out_hidden_size"), ("audio_config", "output_dim")}
+    if hasattr(getattr(config, "vision_config", None), "embed_dim"):  # its own width stands apart
+        taken.add(("vision_config", "hidden_size"))
+    for name, key in taken:
+        giver = getattr(config, name, None)
+        if isinstance(getattr(giver, key, None), int) and isinstance(attribute(text, "hidden_size"), int):
+            setattr(giver, key, text.hidden_size)
+    for one in vars(config).values():
+        if hasattr(one, "vision_output_dim") and hasattr(one, "projector_output_dim"):
+            one.vision_output_dim = one.projector_output_dim
+        if hasattr(one, "model_type"):
+            _joined(one)
+    if isinstance(getattr(config, "downsample_factor", None), int) and hasattr(config, "vision_config"):
+        pooled = config.vision_config.patch_size * config.downsample_factor
+        config.vision_config.image_size -= config.vision_config.image_size % pooled
+    if hasattr(config, "projector_config") and hasattr(getattr(config, "encoder_config", None), "hidden_dim"):
+        config.projector_config.encoder_hidden_size = config.encoder_config.hidden_dim
+    backbone = getattr(config, "backbone_config", None)
+    if hasattr(config, "layer_list_out_channels"):
+        config.layer_list_out_channels = _channels(backbone)
+    if hasattr(config, "projector_pooling_ratio") and getattr(config.vision_config, "model_args", 0) is None:
+        config.vision_config.architecture = "vit_pe_core_large_patch14_336"  # that of the type's checkpoints
+        config.vision_config.model_args = {"embed_dim": 1024}
+    if hasattr(config, "convstream_hidden_sizes"):
+        config.hidden_size = _channels(backbone)[-1]
+
+
+def _channels(backbone: Any) -> list[int]:
+    """Channels of the maps that a backbone hands on."""
+    import torch
+    from transformers import AutoBackbone
+
+    with torch.device("meta"):
+        return list(AutoBackbone.from_config(backbone).channels)
+
+
 def _cut(config: Any) -> None:
     from joulecast.workloads.transformers_configs import parts
 
-    _filled(config)
+    _fed(config)
     for one in parts(config):
         for name in _LAYERS:
             if isinstance(getattr(one, name, None), int) and getattr(one, name) > _KEPT:
@@ -309,8 +378,9 @@ def reasons(rows: list[dict[str, Any]]) -> str:
     done = len(rows) - len(failed)
     whole = len(model_types())
     gone = "" if len(rows) >= whole else f" gone through so far, of {whole:,},"
-    lines = [f"{done} of {len(rows)} types{gone} of text, vision, audio and multimodal models of the "
-             f"installed transformers are built, recorded and priced ({100 * done / len(rows):.1f} %)."]  # fmt: skip
+    text = sum(any("on text alone" in note for note in row.get("notes", ())) for row in rows)
+    lines = [f"{done} of {len(rows)} types{gone} of text, vision, audio and multimodal models are built, recorded and "
+             f"priced ({100 * done / len(rows):.1f} %), {text} of them on text alone: {_versions()}."]  # fmt: skip
     if libraries:
         named = "; ".join(f"{name}: {', '.join(f'`{one}`' for one in types)}" for name, types in libraries.items())
         lines += ["", f"Can't be built without a further library: {named}."]
@@ -319,6 +389,17 @@ def reasons(rows: list[dict[str, Any]]) -> str:
         if others[stage]:
             lines += ["", f"| {what} | PyTorch's or transformers' words |", "|---|---|", *others[stage]]
     return "\n".join(lines)
+
+
+def _versions() -> str:
+    """Versions of what the types are built with: they decide which ones can be."""
+    found = []
+    for name in ("transformers", "torch", "timm", "torchaudio"):
+        try:
+            found.append(f"{name} {metadata.version(name).partition('+')[0]}")
+        except metadata.PackageNotFoundError:
+            found.append(f"no {name}")
+    return ", ".join(found)
 
 
 def _cell(text: str, limit: int = 110) -> str:

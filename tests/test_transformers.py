@@ -222,3 +222,130 @@ def test_defaults_that_are_tuples_are_read_as_a_file_gives_them():
     config = model_config({"model_type": "vitmatte"})
     assert config.fusion_hidden_sizes == [256, 128, 64, 32]  # of the paper's decoder
     assert isinstance(config.convstream_hidden_sizes, list)
+
+
+def test_pieces_of_a_picture_counted_by_their_elements_are_places_in_the_text():
+    from types import SimpleNamespace
+
+    from joulecast.workloads.transformers_repairs import repaired
+
+    config = SimpleNamespace(image_token_id=7, text_config=SimpleNamespace(hidden_size=4096))
+    error = ValueError(f"Image features and image tokens do not match, tokens: 0, features: {576 * 4096}")
+    more = repaired({"input_ids": torch.full((1, 32), 5)}, error, config, {}, False)
+    assert int((more["input_ids"] == 7).sum()) == 576
+
+
+def test_a_text_is_as_long_as_the_sound_that_it_goes_with():
+    from joulecast.workloads.transformers_repairs import repaired
+
+    inputs = {"input_ids": torch.full((1, 32), 5), "input_features": torch.zeros(1, 128, 512)}
+    error = RuntimeError(
+        "Attempting to broadcast a dimension of length 64 at -2! Mismatching argument at index 1 had "
+        "torch.Size([1, 64, 3072]); but expected shape should be broadcastable to [1, 32, 3072]"
+    )
+    more = repaired(inputs, error, object(), {}, False)
+    assert more["input_ids"].tolist() == [[5] * 64]
+    assert more["input_features"] is inputs["input_features"]
+
+
+def test_an_entry_that_results_lack_is_empty_while_a_model_is_run_and_gone_afterwards():
+    from contextlib import ExitStack
+
+    from transformers.modeling_outputs import CausalLMOutput
+
+    from joulecast.workloads.transformers_configs import completed_result
+
+    error = AttributeError("'CausalLMOutput' object has no attribute 'image_outputs'")
+    with ExitStack() as undo:
+        assert completed_result(error, undo)
+        assert CausalLMOutput().image_outputs is None
+    assert not hasattr(CausalLMOutput, "image_outputs")
+    assert not completed_result(AttributeError("'Linear' object has no attribute 'image_outputs'"), ExitStack())
+
+
+class Picky(torch.nn.Module):
+    """A model that runs on what `accepts` lets pass."""
+
+    def __init__(self, accepts):
+        from transformers import BertConfig
+
+        super().__init__()
+        self.config = BertConfig(vocab_size=99, hidden_size=8)
+        self.embed = torch.nn.Embedding(99, 8, device="meta")
+        self.accepts = accepts
+
+    def forward(self, input_ids):
+        return self.accepts(self.embed(input_ids))
+
+
+def run(model):
+    from joulecast.workloads.request import Request
+    from joulecast.workloads.transformers_run import _traced
+
+    return _traced(model.config, Request(prompt_tokens=32), "picky", model, torch.float32)
+
+
+def test_a_model_that_takes_one_token_at_a_time_is_given_one():
+    def single(x):
+        if x.shape[1] > 1:
+            raise ValueError("one token at a time")
+        return x @ x.mT
+
+    w = run(Picky(single))
+    assert "it takes one token at a time" in w.notes
+    assert w.flop("matmul") == 2 * 8  # one number of eight products
+
+
+def test_a_mask_that_depends_on_weights_and_its_opposite_agree():
+    def both(x):
+        mask = (x > 0).flatten()
+        parts = torch.cat([x.flatten(), x.flatten()])[torch.cat([mask, ~mask])]
+        return parts.reshape(x.shape[1], 8) @ torch.empty(8, 4, device="meta")  # of each two numbers one
+
+    w = run(Picky(both))
+    assert w.flop("matmul") == 2 * 32 * 8 * 4
+    assert any("taken to hold" in note for note in w.notes)
+
+
+def test_lengths_that_depend_on_weights_agree_with_their_sum():
+    def longer(x):
+        lengths = x.sum(-1).round().long()
+        room = torch.zeros(int(lengths.sum()), 8, device="meta")
+        room[:] = x[0].repeat_interleave(lengths[0], dim=0)
+        return room @ torch.empty(8, 4, device="meta")
+
+    assert run(Picky(longer)).flop("matmul") == 2 * 32 * 8 * 4  # one place a token
+
+
+def test_noise_decides_the_same_each_time():
+    def noisy(x):
+        kept = torch.randn(64, device="meta") > 0  # of known noise, so that sizes follow from it
+        return torch.zeros(64, 8, device="meta")[kept] @ x[0].T
+
+    assert run(Picky(noisy)).flop("matmul") == run(Picky(noisy)).flop("matmul")
+
+
+def test_where_a_model_asks_for_more_than_can_be_made_its_part_is_run():
+    from joulecast.workloads.transformers_run import _that_runs
+
+    class Video(Picky):
+        def forward(self, inference_session):
+            return inference_session
+
+    video = Video(lambda x: x)
+    video.inner = Picky(lambda x: x)
+    assert _that_runs(video) is video.inner
+
+
+def test_text_and_picture_are_run_together():
+    from joulecast.workloads.request import Request
+    from joulecast.workloads.transformers_models import from_transformers
+
+    text = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+            "num_attention_heads": 4, "vocab_size": 99}  # fmt: skip
+    vision = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "image_size": 56, "patch_size": 14}  # fmt: skip
+    values = {"model_type": "llava", "text_config": text, "vision_config": vision, "image_token_index": 7}
+    w = from_transformers(values, Request(prompt_tokens=32), "llava")
+    assert not any("text alone" in note for note in w.notes)
+    assert w.flop("conv2d") == 2 * 16 * 3 * 14 * 14 * 32  # the picture's 16 patches

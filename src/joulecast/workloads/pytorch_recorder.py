@@ -263,7 +263,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if tensor.dtype is torch.bool:
             number = self._numbers.get(tensor.untyped_storage()._cdata)
             maker = next((one.op for one in reversed(self.events) if any(w[0] == number for w in one.writes)), "")
-            return maker in ("all", "eq", "ge", "le", "isfinite")
+            return maker in ("all", "_is_all_true", "eq", "ge", "le", "isfinite")
         return 1.0 if tensor.dtype.is_floating_point else 1
 
     def _largest(self, short: str, given: list[Tensor]) -> Any:
@@ -341,6 +341,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for one in made:
             if has_no_data(one):
                 self.values.forget(one)
+        self.values.settle(short, out)
         if given and given[0].dim():
             dim = (
                 args[2]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from joulecast.workloads.pytorch_shapes import tensors_in
 
@@ -27,6 +27,9 @@ _FEW = 1024
 
 #: Operators whose results are indices that a model acts on, and which of their results those are.
 _INDICES = {"topk": 1, "sort": 1, "argsort": 0, "argmax": 0, "argmin": 0, "multinomial": 0, "max": 1, "min": 1}
+
+#: Operators that make masks and whole numbers of others.
+_SETTLED = frozenset({"gt", "lt", "ge", "le", "_to_copy"})
 
 #: Operators whose results have a size that depends on values.
 _SIZED = "nonzero masked_select _unique2 unique_consecutive unique_dim bincount repeat_interleave nonzero_numpy"
@@ -69,6 +72,7 @@ class Values:
         self._storages: dict[int, Any] = {}
         self._places = Places()
         self.assumed: set[str] = set()
+        self.settled = False
 
     def take(self, other: Values) -> None:
         """Know what `other` knows."""
@@ -147,6 +151,19 @@ class Values:
         except Exception:
             return None
 
+    def settle(self, name: str, out: Any) -> None:
+        """Where asked to (`settled`), know what follows from weights: comparisons hold, whole numbers are 1.
+
+        A program that takes a mask and its opposite, or lengths and their sum, runs only where they agree.
+        """
+        if not self.settled or name not in _SETTLED:
+            return
+        for one in tensors_in(out):
+            if has_no_data(one) and not one.dtype.is_floating_point and one.numel() <= LARGEST_VALUE:
+                with _disable_current_modes():
+                    self.keep(one, torch.ones(one.untyped_storage().nbytes() // one.element_size(), dtype=one.dtype))
+                self.assumed.add("comparisons that depend on weights are taken to hold, whole numbers as 1")
+
     def assume_indices(self, name: str, out: Any, size: int) -> None:
         """Give indices that depend on weights values that are spread evenly over `size` choices."""
         place = _INDICES.get(name)
@@ -176,9 +193,12 @@ class Constants(TorchFunctionMode):  # type: ignore[misc]
         if func not in (torch.tensor, torch.as_tensor) or not isinstance(out, torch.Tensor) or not has_no_data(out):
             return out
         if out.numel() <= LARGEST_VALUE and not any(isinstance(one, torch.Tensor) for one in args):
+            numbers = tree_map(lambda one: self.values.of(one) if isinstance(one, torch.Tensor) else one, args)
+            if any(one is None for one in tree_leaves(numbers)):
+                return out  # a number in the list is not known
             plain = {name: one for name, one in kwargs.items() if name != "device"}
             with _disable_current_modes(), torch._C.DisableTorchFunction():
-                self.values.keep(out, func(*args, **plain))
+                self.values.keep(out, func(*numbers, **plain))
         return out
 
 

@@ -27,6 +27,8 @@ class Sizes:
         Rows and columns of an image; the model's own where None.
     frames : int
         Frames of audio features; samples are 320 each.
+    past : int or None
+        Tokens before those, whose keys and values a model is handed; as many as `tokens` where None.
     """
 
     batch: int = 1
@@ -34,12 +36,22 @@ class Sizes:
     decoder_tokens: int = 1
     image_size: int | None = None
     frames: int = 512
+    past: int | None = None
 
 
 def forward_names(model: Any) -> list[str]:
     """Parameters of a model's forward, in order."""
     names = list(inspect.signature(model.forward).parameters)
     return [one for one in names if one not in ("self", "args", "kwargs")]
+
+
+def required_names(model: Any) -> list[str]:
+    """Those of `forward_names` that have no default."""
+    return [
+        name
+        for name, one in inspect.signature(model.forward).parameters.items()
+        if one.default is inspect.Parameter.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
 
 
 def attempts(model: Any, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
@@ -60,11 +72,7 @@ def attempts(model: Any, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
     makers = input_makers(config, sizes)
     main = getattr(model, "main_input_name", "input_ids")
     main = main if isinstance(main, str) else main[0]
-    required = [
-        name
-        for name, one in inspect.signature(model.forward).parameters.items()
-        if one.default is inspect.Parameter.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    ]
+    required = required_names(model)
     groups: list[list[str]] = []
     rich = [name for name in names if name in makers and name not in _OPTIONAL]
     if any(one in names for one in _SOUND):  # then it stands for any of them
@@ -90,15 +98,21 @@ def attempts(model: Any, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
         made = {name: makers[name]() for name in chosen}
         out.append(_fitted(made, config))
     others = [again for made in out[:2] for again in other_layouts(made, config)]
-    return [*out, *others]
+    bare = [not any(name in made for name in (*_SOUND, *_PICTURE)) for made in out]
+    whole = [made for made, alone in zip(out, bare, strict=True) if not alone]
+    return [*whole, *others, *(made for made, alone in zip(out, bare, strict=True) if alone)]
 
 
 #: Inputs that change what runs little, or that are made by the model itself.
 _OPTIONAL = frozenset(
     {"attention_mask", "inputs_embeds", "decoder_inputs_embeds", "position_ids", "token_type_ids", "pixel_mask",
      "decoder_attention_mask", "labels", "pixel_values_videos", "video_grid_thw", "input_boxes", "input_points",
-     "mask_labels", "class_labels", "second_per_grid_ts", "encoder_hidden_states", "noise"}
+     "mask_labels", "class_labels", "second_per_grid_ts", "encoder_hidden_states", "noise",
+     "aspect_ratio_ids", "aspect_ratio_mask", "cross_attention_mask"}
 )  # fmt: skip
+
+#: Tokens of what is to be found in a picture, and of how many such names one is to be chosen.
+_NAMED, _CHOICES = 16, 4
 
 _SOUND = ("input_features", "input_values", "audio_values", "input_audio_features")
 _PICTURE = ("pixel_values", "pixel_values_images", "flattened_patches", "pixel_values_videos")
@@ -194,6 +208,11 @@ def input_makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
         "hidden_states": lambda: torch.zeros(batch, tokens, hidden),
         "spectrogram": lambda: torch.zeros(batch, frames, mels),
         "text_input_ids": ids(tokens),
+        "tasks_input_ids": ids(_NAMED),
+        "tasks_attention_mask": lambda: torch.ones(batch, _NAMED, dtype=torch.int64),
+        "classes_input_ids": lambda: _ordinary(config, text, batch * _CHOICES, _NAMED),
+        "classes_attention_mask": lambda: torch.ones(batch * _CHOICES, _NAMED, dtype=torch.int64),
+        "classes_structure": lambda: torch.full((batch,), _CHOICES, dtype=torch.int64),
         "task_inputs": ids(attribute(config, "task_seq_len", default=77)),
         "states": lambda: torch.zeros(batch, 8, attribute(config, "state_dim", default=17)),
         "actions": lambda: torch.zeros(
@@ -222,8 +241,11 @@ def input_makers(config: Any, sizes: Sizes) -> dict[str, Callable[[], Any]]:
         "image_attention_mask": lambda: torch.ones(batch, tokens, 1, dtype=torch.int64),
         "feature_attention_mask": lambda: torch.ones(batch, frames, dtype=torch.int64),
         "noise": lambda: makers["actions"](),
-        "shared_kv_states": lambda: _shared_cache(text, batch, tokens),
+        "shared_kv_states": lambda: _shared_cache(text, batch, sizes.past or tokens),
         "timestep": lambda: torch.ones(batch),
+        "aspect_ratio_ids": lambda: torch.ones(batch, 1, dtype=torch.int64),
+        "aspect_ratio_mask": lambda: torch.ones(batch, 1, _tiles(vision), dtype=torch.int64),
+        "cross_attention_mask": lambda: torch.ones(batch, tokens, 1, _tiles(vision), dtype=torch.int64),
     }
     return makers
 
@@ -268,6 +290,11 @@ def _shared_cache(text: Any, batch: int, tokens: int) -> dict[str, tuple[Tensor,
         shape = (batch, attribute(layer, "num_key_value_heads", default=1), tokens)
         made[kind] = (torch.zeros(*shape, layer.head_dim), torch.zeros(*shape, layer.head_dim))
     return made
+
+
+def _tiles(vision: Any) -> int:
+    """Tiles that a picture is cut into at most."""
+    return int(attribute(vision, "max_num_tiles", default=1))
 
 
 def _side(vision: Any) -> int:
@@ -366,7 +393,11 @@ def float_inputs(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:
     def cast(one: Any) -> Any:
         return one.to(dtype) if isinstance(one, torch.Tensor) and one.dtype.is_floating_point else one
 
-    return {name: tree_map(cast, one) for name, one in inputs.items()}
+    made = {name: tree_map(cast, one) for name, one in inputs.items()}
+    for name in {*_PICTURE, *_SOUND} & made.keys():  # one of zeros would be padding
+        if made[name].dtype.is_floating_point:
+            made[name] = torch.full_like(made[name], 0.5)
+    return made
 
 
 def tokens_of(inputs: dict[str, Any]) -> float:

@@ -48,7 +48,8 @@ def other_layouts(made: dict[str, Any], config: Any) -> list[dict[str, Any]]:
             (256 * batch, channels * patch * patch), (256 * batch, channels * depth * patch * patch),
             (256 * batch, channels, patch, patch), (batch, channels, 1536, 1536),
             (batch, channels, 16 * patch, 16 * patch), (batch, channels, 1024, 1024),
-            (batch, channels, 32 * patch, 32 * patch),
+            (batch, channels, 32 * patch, 32 * patch), (batch, 1, channels, 16 * patch, 16 * patch),
+            (batch, 1, attribute(vision, "max_num_tiles", default=1), channels, size, size),
         ]  # fmt: skip
         merge = attribute(vision, "spatial_merge_size", "merge_size", default=0)
         if isinstance(merge, int) and merge:  # pieces as the language model takes them, colours last

@@ -7,6 +7,7 @@ that nothing is downloaded, run or asked. The quantisation block is taken out to
 from __future__ import annotations
 
 import difflib
+import importlib
 import logging
 import os
 import warnings
@@ -201,12 +202,26 @@ def model_classes(config: Any) -> list[Any]:
     tables += ["MODEL_MAPPING_NAMES", *(one for one in dir(modeling_auto) if one.endswith("_MAPPING_NAMES"))]
     for table in tables:
         name = getattr(modeling_auto, table, {}).get(model_type) if table != "CONFIG_MAPPING_NAMES" else None
-        found = getattr(transformers, name if isinstance(name, str) else name[0], None) if name else None
+        found = _class(name if isinstance(name, str) else name[0], model_type) if name else None
         if found is not None and found not in classes:
             classes.append(found)
     if classes:
         return classes
     raise InputError(f"transformers has a config of type {model_type!r} and no model for it")
+
+
+def _class(name: str, model_type: str) -> Any:
+    """A class of transformers by its name: of what it hands out, or else of a type's module; None if in neither."""
+    import transformers
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    found = getattr(transformers, name, None)
+    if found is not None:
+        return found
+    module = model_type_to_module_name(model_type)
+    with suppress(ImportError):
+        return getattr(importlib.import_module(f"transformers.models.{module}.modeling_{module}"), name, None)
+    return None
 
 
 def build_model(config: Any, dtype: Any, cls: Any = None) -> Any:

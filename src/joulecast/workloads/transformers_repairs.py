@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from joulecast.workloads.transformers_layouts import attribute
+from joulecast.workloads.transformers_layouts import attribute, part
 
 #: Widths that a layer got and wanted, as PyTorch and transformers tell them.
 _WIDTHS = (
@@ -21,7 +21,18 @@ _WIDTHS = (
     re.compile(r"to have (?P<wanted>\d+) channels, but got (?P<got>\d+) channels"),
     re.compile(r"suffix torch\.Size\(\[(?P<got>\d+), \d+\]\) does not match .*?\((?P<wanted>\d+), \d+\)"),
 )
+
+#: Lengths that an input has and that another has it go together with.
+_LENGTHS = (
+    re.compile(r"Expected (?P<got>\d+) in dimension \d+ but got (?P<wanted>\d+) for tensor"),
+    re.compile(r"dimension of length (?P<wanted>\d+) at -2! .*?broadcastable to \[(?:\d+, )*(?P<got>\d+), \d+\]"),
+    re.compile(r"tensor a \((?P<got>\d+)\) must match the size of tensor b \((?P<wanted>\d+)\) at non-singleton dim"),
+)
+#: Most places for pieces of images that a text is given.
+_PLACES = 2**16
+
 _PICTURE_SIZE = re.compile(r"\((\d+)\s*[*x]\s*(\d+)\) doesn't match model \((\d+)\s*[*x]\s*(\d+)\)")
+_PICTURE_HEIGHT = re.compile(r"height \((\d+)\) doesn't match model \((\d+)\)")
 
 
 def repaired(
@@ -48,10 +59,19 @@ def repaired(
     """
     count = image_tokens_asked(error)
     if count:
-        found = with_placeholders(inputs, config, count, marks)
-        if found is not None:
-            return found
-    return _with_missing(inputs, error, makers) or _with_widths(inputs, error) or _with_size(inputs, str(error))
+        text = part(config, "text_config", "text", "language_config", "llm_config")
+        width = attribute(text, "hidden_size", "d_model")
+        several = count // width if isinstance(width, int) and width > 1 and count % width == 0 else 0
+        for places in (count, several):  # some count the elements of all pieces
+            found = with_placeholders(inputs, config, places, marks) if places <= _PLACES else None
+            if found is not None:
+                return found
+    return (
+        _with_missing(inputs, error, makers)
+        or _with_widths(inputs, error)
+        or _with_size(inputs, str(error))
+        or _with_lengths(inputs, str(error))
+    )
 
 
 def image_tokens_asked(error: BaseException) -> int | None:
@@ -63,7 +83,7 @@ def image_tokens_asked(error: BaseException) -> int | None:
     if found is None or "oken" not in text:
         return None
     count = int(found.group(1))
-    return count if 0 < count <= 2**16 else None
+    return count if count > 0 else None
 
 
 def placeholder(config: Any) -> int | None:
@@ -138,13 +158,30 @@ def _with_widths(inputs: Mapping[str, Any], error: BaseException) -> dict[str, A
 
 def _with_size(inputs: Mapping[str, Any], text: str) -> dict[str, Any] | None:
     """Pictures scaled by what the model says it got and wanted."""
-    found = _PICTURE_SIZE.search(text)
-    if found is None:
+    found, tall = _PICTURE_SIZE.search(text), _PICTURE_HEIGHT.search(text)
+    if found is not None:
+        rows, columns, wanted_rows, wanted_columns = (int(one) for one in found.groups())
+    elif tall is not None:
+        rows, wanted_rows = columns, wanted_columns = int(tall[1]), int(tall[2])
+    else:
         return None
-    rows, columns, wanted_rows, wanted_columns = (int(one) for one in found.groups())
     changed = dict(inputs)
     for name, one in inputs.items():
         if isinstance(one, torch.Tensor) and one.dtype.is_floating_point and one.dim() >= 4:
             size = (one.shape[-2] * wanted_rows // max(rows, 1), one.shape[-1] * wanted_columns // max(columns, 1))
             changed[name] = one.new_zeros((*one.shape[:-2], *size))
     return changed
+
+
+def _with_lengths(inputs: Mapping[str, Any], text: str) -> dict[str, Any] | None:
+    """Texts, sounds and their masks as long as what they go together with."""
+    found = next((one for one in (pattern.search(text) for pattern in _LENGTHS) if one), None)
+    if found is None:
+        return None
+    got, wanted = int(found["got"]), int(found["wanted"])
+    changed = {
+        name: one.index_select(1, torch.arange(wanted).remainder(got))
+        for name, one in inputs.items()
+        if isinstance(one, torch.Tensor) and one.dim() in (2, 3) and one.shape[1] == got
+    }
+    return {**inputs, **changed} if changed and 1 < got != wanted <= 2**16 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +16,7 @@ from joulecast.workloads.pytorch_run import finished, meta_inputs, new_session
 from joulecast.workloads.pytorch_session import Session
 from joulecast.workloads.request import Request
 from joulecast.workloads.table import Workload
-from joulecast.workloads.transformers_configs import TAKEN, completed
+from joulecast.workloads.transformers_configs import TAKEN, completed, completed_result
 from joulecast.workloads.transformers_formats import in_formats
 from joulecast.workloads.transformers_inputs import (
     Sizes,
@@ -23,6 +24,7 @@ from joulecast.workloads.transformers_inputs import (
     float_inputs,
     forward_names,
     input_makers,
+    required_names,
 )
 from joulecast.workloads.transformers_layouts import attribute
 from joulecast.workloads.transformers_models import VALUES, build_model, model_classes
@@ -88,45 +90,59 @@ def _traced(config: Any, request: Request, name: str, model: Any, dtype: Any, /,
     start = (request.prompt_tokens or _SPOKEN) if heard else request.decoder_tokens
     sizes = Sizes(request.batch, tokens, start, request.image_size)
     first: BaseException | None = None
-    tries = [(inputs, extra) for extra in _extras(model, request) for inputs in attempts(model, config, sizes)]
-    names = forward_names(model)
-    makers = {key: make for key, make in input_makers(config, sizes).items() if key in names}
-    for inputs, extra in tries:
-        given = float_inputs({**inputs, **extra}, dtype)
-        for _ in range(_REPAIRS):
-            session = new_session({}, getattr(whole, VALUES, None))
-            try:
-                out = _run(session, model, given)
-            except Exception as error:
-                first = first or error
-                if completed(model.config, error):
+    single = replace(sizes, tokens=1, past=tokens)
+    extras, names = _extras(model, request), forward_names(model)
+    tries = [(sizes, inputs, extra) for extra in extras for inputs in attempts(model, config, sizes)]
+    tries += [(single, inputs, extra) for extra in extras[:1] for inputs in attempts(model, config, single)[:1]]
+    for taken, inputs, extra in tries:
+        makers = {key: make for key, make in input_makers(config, taken).items() if key in names}
+        given, settled = float_inputs({**inputs, **extra}, dtype), False
+        with ExitStack() as undo:
+            for _ in range(_REPAIRS):
+                session = new_session({}, getattr(whole, VALUES, None))
+                session.recorder.values.settled = settled
+                try:
+                    out = _run(session, model, given)
+                except Exception as error:
+                    first = first or error
+                    if completed(model.config, error) or completed_result(error, undo):
+                        continue
+                    more = repaired(given, error, config, makers, "mm_token_type_ids" in names)
+                    if more is not None:
+                        given = float_inputs(more, dtype)
+                    elif session.recorder.values.assumed and not settled:
+                        settled = True
+                    else:
+                        break
                     continue
-                more = repaired(given, error, config, makers, "mm_token_type_ids" in names)
-                if more is None:
-                    break
-                given = float_inputs(more, dtype)
-                continue
-            made = _finished(session, model, request, {"name": name, **options}, given, out, tokens)
-            part = () if model is whole else (f"of its parts {type(model).__name__} alone is run",)
-            return replace(made, notes=(*made.notes, *part))
+                made = _finished(session, model, request, {"name": name, **options}, given, out, taken.tokens)
+                part = () if model is whole else (f"of its parts {type(model).__name__} alone is run",)
+                lone = ("it takes one token at a time",) if taken is single else ()
+                return replace(made, notes=(*made.notes, *part, *lone))
     if dtype is not torch.float32 and not options:
         return _traced(given_config, request, name, whole.float(), torch.float32, dtype=request.activation_dtype)
     raise _failed(model, first)
 
 
 def _that_runs(model: Any) -> Any:
-    """The model, or the first part of it that can be called where the whole has no forward pass of its own.
+    """The model, or its first part that can be called where the whole can't: it has no forward pass, or asks too much.
 
     Where no part can be called either and the model encodes, that is its forward pass.
     """
-    if forward_names(model) != ["input"]:
+    known = input_makers(getattr(model, "config", None), Sizes())
+    if _callable(model, known):
         return model
     for one in model.children():
-        if hasattr(one, "config") and forward_names(one) != ["input"]:
+        if hasattr(one, "config") and _callable(one, known):
             return one
     if callable(getattr(model, "encode", None)):
         model.forward = model.encode
     return model
+
+
+def _callable(model: Any, known: Mapping[str, Any]) -> bool:
+    """Whether a model has a forward pass that asks for nothing but `known` inputs."""
+    return forward_names(model) != ["input"] and all(name in known for name in required_names(model))
 
 
 def _failed(model: Any, error: BaseException | None) -> InputError:
@@ -157,6 +173,7 @@ def _run(session: Session, model: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _called(session: Session, model: Any, given: Mapping[str, Any]) -> Any:
     with torch.no_grad(), torch.random.fork_rng(devices=[]), session:
+        torch.manual_seed(0)  # noise of known values decides on masks, and so on sizes
         return model(**given)
 
 
