@@ -41,6 +41,7 @@ class _Group:
     rows: float = 0.0
     level: int = 0
     reads: set[int] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
 
 
 def fused_events(events: Sequence[Event], counts: npt.NDArray[np.float64]) -> tuple[list[Event], list[float]]:
@@ -114,10 +115,10 @@ def _grouped(events: Sequence[Event], readers: Mapping[int, set[int]]) -> list[_
             group.rows = group.rows or other.rows
             group.elements = max(group.elements, other.elements)
             group.reads |= other.reads
-            groups.remove(other)
-            for value, one in list(maker.items()):
-                if one is other:
-                    maker[value] = group
+            mine = {value for value in other.writes if maker.get(value) is other}
+            maker.update(dict.fromkeys(mine, group))
+            group.writes |= mine
+            other.events = []
         group.events.append(place)
         group.elements = max(group.elements, elements)
         group.rows = group.rows or rows
@@ -125,7 +126,8 @@ def _grouped(events: Sequence[Event], readers: Mapping[int, set[int]]) -> list[_
         for value, _, _ in event.writes:
             level[value] = here
             maker[value] = group
-    return groups
+            group.writes.add(value)
+    return [one for one in groups if one.events]
 
 
 def _walk(event: Event) -> tuple[float, float] | None:
