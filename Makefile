@@ -54,7 +54,6 @@ $(VENV)/.%: $(VENV)/.base
 
 demo: $(VENV)/.base
 	$(BIN)/joulecast predict meta-llama/Llama-3.1-8B --gpu h100 --batch 8 --prompt 2048 --generate 256
-	$(BIN)/joulecast gpus
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)

@@ -14,8 +14,10 @@ import pytest
 
 import joulecast as jc
 from joulecast.cli import main
+from joulecast.cli.page import kernel_table
 from joulecast.errors import InfeasibleError, InputError
 from joulecast.reports.columns import write_columns
+from joulecast.reports.sweep_plot import _apart
 from joulecast.scenarios.summary import fastest, thriftiest
 from joulecast.validation.read import _tables
 
@@ -72,7 +74,7 @@ def test_what_counts_no_tokens_is_still_ranked_by_its_energy(listed, capsys):
     assert "fewest J" in out
 
 
-def test_a_sweep_of_what_counts_no_tokens_ranks_none_by_them(listed, capsys):
+def test_a_sweep_of_what_counts_no_tokens_ranks_none_by_them(listed, capsys, tmp_path):
     path = listed([GEMM])
     sweep = jc.sweep(path, ["a100"], clock_mhz=[900, 1410])
     with pytest.raises(InfeasibleError, match="counts no tokens"):
@@ -81,6 +83,11 @@ def test_a_sweep_of_what_counts_no_tokens_ranks_none_by_them(listed, capsys):
     code, out, _ = asked(capsys, "sweep", path, "--gpu", "a100", "--clock", "900,1410", "--front", "throughput,energy")
     assert code == 0
     assert "0 points" in out
+    plot = tmp_path / "front.svg"
+    flags = ["--gpu", "a100", "--clock", "900,1410", "--front", "throughput,energy", "--plot", plot]
+    code, _, err = asked(capsys, "sweep", path, *flags)
+    assert (code, plot.exists()) == (2, False)
+    assert "counts no tokens" in err
     assert "J/token," not in out
     none = jc.sweep(path, ["a100"], clock_mhz=[900, 1410], min_tokens_per_s=1)
     assert not none.columns["feasible"].any()
@@ -235,3 +242,30 @@ def test_a_disk_that_fills_under_a_table_of_points_is_one_line(tmp_path, monkeyp
     with pytest.raises(InputError, match="No space left on device"):
         write_columns(tmp_path / "x.parquet", [{"a": np.ones(3)}])
     assert not list(tmp_path.iterdir())
+
+
+def test_an_optional_part_that_is_missing_is_told_wherever_it_is_imported(capsys, monkeypatch):
+    def without(*_):
+        raise ModuleNotFoundError("No module named 'scipy'", name="scipy.optimize")
+
+    monkeypatch.setattr("joulecast.cli._run", without)
+    assert asked(capsys, "gpus") == (
+        2,
+        "",
+        "joulecast: this needs an optional part: pip install 'joulecast[calibrate]'\n",
+    )
+
+
+def test_the_launch_list_tells_operations_on_a_narrow_terminal():
+    table = kernel_table(jc.predict("gpt2", "a100"))
+    lines = ["".join(text for text, _ in line) for line in table.lines(80, cut=True)]
+    assert max(map(len, lines)) <= 80
+    assert any("context_attention" in line and "layers." in line for line in lines)
+
+
+def test_words_of_low_points_of_a_plot_go_up_from_each_other():
+    best = [{"y": 1.0, "label": "top"}, {"y": 0.02, "label": "low"}, {"y": 0.0, "label": "lowest"}]
+    placed = {row["label"]: dy for row, dy in _apart(best, [1.0, 0.02, 0.0])}
+    assert placed["lowest"] < 0
+    assert placed["low"] <= placed["lowest"] - 12  # a line of words
+    assert placed["top"] == placed["lowest"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 
-from joulecast.errors import InputError, JoulecastError, visible
+from joulecast.errors import InputError, JoulecastError, MissingExtraError, visible
 
 #: Why an answer can't be written, and nobody of ours is to blame.
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -49,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _refuse(error)
         if debug:
             raise
+        if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
+            return _refuse(MissingExtraError("this", extra))
         if isinstance(error, OSError) and error.errno in _UNWRITABLE:
             _close_pipe()
             return _refuse(InputError(f"can't write the answer: {error.strerror}"))
@@ -64,6 +67,19 @@ def _open_closed_streams() -> None:
         sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115, PTH123
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+
+
+def _extra_with(module: str) -> str:
+    """The optional part that installs `module`; empty where none does."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        needed = requires("joulecast") or []
+    except PackageNotFoundError:
+        return ""
+    package = module.partition(".")[0].replace("_", "-")
+    found = [re.fullmatch(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line) for line in needed]
+    return next((one[2] for one in found if one and one[1].replace("_", "-") == package and one[2] != "dev"), "")
 
 
 def _run(arguments: list[str]) -> int:

@@ -60,16 +60,16 @@ def kernel_table(prediction: Prediction) -> Table:
             text.duration(row["time_s"]),
             text.energy(row["energy_j"]),
             text.whole(row["launches"]),
+            str(row["op"]),
+            str(row["layer"]) or "model",
             short_bound(str(row["bound_by"])),
             str(row["phase"]),
-            str(row["layer"]) or "model",
-            str(row["op"]),
             str(row["shape"]),
         )
         for row in kernel_rows(prediction)
     )
-    headers = ("time", "energy", "launches", "bound by", "phase", "layer", "op", "shape")
-    return Table(headers, rows, "rrrlllll", elastic=5)
+    headers = ("time", "energy", "launches", "op", "layer", "bound by", "phase", "shape")
+    return Table(headers, rows, "rrrlllll", elastic=4)
 
 
 def question(prediction: Prediction) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.cli.sweep_page import Told, coordinates, points_kept
+from joulecast.errors import InputError
 from joulecast.reports import files, plots, sweep_plot, text
 from joulecast.scenarios.sweep.chunk import joined
 from joulecast.scenarios.sweep.objectives import OBJECTIVES, Objective
@@ -30,6 +31,8 @@ def draw(told: Told, path: Path) -> None:
     rows = points_kept(told, told.found.sample).rows()
     front = points_kept(told, told.found.front).rows()
     x, y = told.pair
+    if not front:
+        raise InputError(f"nothing to draw of {x.title} against {y.title}: the workload counts no tokens")
     scales = tuple(_scale([row[one.column] for row in [*rows, *front]], one.unit) for one in told.pair)
     curve = _clock_curve(told)
     clock_scales = tuple(
@@ -96,6 +99,8 @@ def _best(told: Told, scales: Sequence[tuple[float, str]]) -> list[dict[str, Any
     names = [x.name, y.name] + [name for name in ("edp",) if {x.name, y.name} == {"time", "energy"}]
     at: dict[int, list[str]] = {}
     for name in names:
+        if name not in told.found.best:  # of tokens, and the workload counts none
+            continue
         at.setdefault(told.found.best[name], []).append(_LABELS[name])
     return [
         {"x": row[x.column] * scales[0][0], "y": row[y.column] * scales[1][0], "label": ", ".join(labels)}
@@ -105,7 +110,8 @@ def _best(told: Told, scales: Sequence[tuple[float, str]]) -> list[dict[str, Any
 
 def _thrifty(told: Told) -> Objective:
     """Energy, or that of a token where the front is of it."""
-    return next((one for one in told.pair if one.name == "energy_per_token"), OBJECTIVES["energy"])
+    of_token = (one for one in told.pair if one.name == "energy_per_token" and one.name in told.found.best)
+    return next(of_token, OBJECTIVES["energy"])
 
 
 def _clock_curve(told: Told) -> list[dict[str, Any]]:

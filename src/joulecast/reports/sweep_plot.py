@@ -112,7 +112,10 @@ def _plane(
     rings = alt.Chart(alt.Data(values=list(best))).mark_point(
         size=110, shape="diamond", filled=False, color=_BEST, strokeWidth=1.8
     ).encode(x=x, y=y)  # fmt: skip
-    words = [layer for row, dy in _apart(best, both) for layer in _label(alt, row, x, y, dy, _lies(row["x"], xs) > 0.6)]
+    heights = [_lies(row["y"], [one["y"] for one in both]) for row in best]
+    words = [
+        layer for row, dy in _apart(best, heights) for layer in _label(alt, row, x, y, dy, _lies(row["x"], xs) > 0.6)
+    ]
     caption = alt.TitleParams("points, and the front in red", anchor="start", fontSize=12, fontWeight="normal")
     return alt.layer(dots, line, rings, *words).properties(width=460, height=380, title=caption)
 
@@ -125,15 +128,16 @@ def _label(alt: Any, row: Row, x: Any, y: Any, dy: float, leftward: bool) -> lis
     return [base.mark_text(**place, stroke="white", strokeWidth=3, color="white"), base.mark_text(**place, color=_BEST)]
 
 
-def _apart(best: Sequence[Row], points: Sequence[Row]) -> list[tuple[Row, float]]:
-    """Points with how far below each its words stand, so that those of near points do not overlap. [pixels]"""
-    heights = [row["y"] for row in points]
-    span = (max(heights) - min(heights)) or 1.0
-    placed: list[tuple[Row, float]] = []
-    for row in sorted(best, key=lambda one: -one["y"]):
-        near = [dy for other, dy in placed if abs(other["y"] - row["y"]) < 0.06 * span]
-        placed.append((row, -9.0 if not near else max(near) + 25.0))
-    return placed
+def _apart(best: Sequence[Row], heights: Sequence[float]) -> list[tuple[Row, float]]:
+    """Points with how far below each its words stand, so that those of near points do not overlap. [pixels]
+
+    `heights` tells how far up the plot each point lies, in [0, 1]: words that would overlap go up, away from the axis.
+    """
+    placed: list[tuple[Row, float, float]] = []
+    for height, row in sorted(zip(heights, best, strict=True), key=lambda one: one[0]):
+        near = [dy for _, dy, other in placed if abs(other - height) < 0.06]
+        placed.append((row, -9.0 if not near else min(near) - 16.0, height))
+    return [(row, dy) for row, dy, _ in placed]
 
 
 def _by_clock(alt: Any, clock: Sequence[Row], units: tuple[str, str], caption: str) -> Any:
