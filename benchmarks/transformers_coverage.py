@@ -14,6 +14,7 @@ import argparse
 import ast
 import importlib.util
 import json
+import math
 import re
 import signal
 import sys
@@ -141,7 +142,7 @@ def _filled(config: Any) -> None:
         if heads and hidden and hidden % heads and not hasattr(one, "head_dim"):
             groups = attribute(one, "num_key_value_heads") or 1
             whole = (count for count in range(heads, 0, -1) if hidden % count == 0 and count % groups == 0)
-            one.num_attention_heads = next(whole, heads)
+            one.num_attention_heads = heads = next(whole, heads)
         rope = getattr(one, "rope_parameters", None)
         if not rope and "rope_parameters" in vars(one) and isinstance(getattr(one, "layer_types", None), list):
             one.rope_parameters = {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in set(one.layer_types)}
@@ -216,6 +217,12 @@ def _joined(config: Any) -> None:
     if isinstance(getattr(config, "downsample_factor", None), int) and hasattr(config, "vision_config"):
         pooled = config.vision_config.patch_size * config.downsample_factor
         config.vision_config.image_size -= config.vision_config.image_size % pooled
+    vision = getattr(config, "vision_config", None)
+    if isinstance(getattr(config, "mm_tokens_per_image", None), int) and vision is not None:
+        vision.image_size = 2 * math.isqrt(config.mm_tokens_per_image) * vision.patch_size
+    if getattr(config, "projector_patch_to_query_dict", None):
+        patches = min(int(count) for count in config.projector_patch_to_query_dict)
+        vision.image_size = math.isqrt(patches) * vision.patch_size
     if hasattr(config, "projector_config") and hasattr(getattr(config, "encoder_config", None), "hidden_dim"):
         config.projector_config.encoder_hidden_size = config.encoder_config.hidden_dim
     backbone = getattr(config, "backbone_config", None)

@@ -20,11 +20,12 @@ def attribute(config: Any, *names: str, default: Any = None) -> Any:
 
 
 def part(config: Any, *names: str) -> Any:
-    """A nested config by its name, or the config itself."""
-    for name in names:
-        found = getattr(config, name, None)
-        if found is not None and not isinstance(found, dict | str | int):
-            return found
+    """A nested config by its name, in the config or in that of the model it wraps, or the config itself."""
+    for holder in (config, getattr(config, "vlm_config", None)):
+        for name in names:
+            found = getattr(holder, name, None)
+            if found is not None and not isinstance(found, dict | str | int):
+                return found
     return config
 
 

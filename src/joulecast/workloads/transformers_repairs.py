@@ -88,8 +88,9 @@ def image_tokens_asked(error: BaseException) -> int | None:
 
 def placeholder(config: Any) -> int | None:
     """Index of the token that stands for a piece of an image; None where the config names none."""
-    found = attribute(config, "image_token_id", "image_token_index", "media_token_id", "video_token_id")
-    return found if isinstance(found, int) else None
+    names = ("image_token_id", "image_token_index", "media_token_id", "video_token_id")
+    found = (attribute(one, *names) for one in (config, getattr(config, "vlm_config", None)))
+    return next((one for one in found if isinstance(one, int)), None)
 
 
 def with_placeholders(inputs: Mapping[str, Any], config: Any, count: int, marks: bool = False) -> dict[str, Any] | None:
