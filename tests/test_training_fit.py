@@ -215,7 +215,7 @@ def test_limits_of_different_configurations_tell_the_voltage_too():
     ("text", "says"),
     [
         ("schema = 2\n", "schema"),
-        ("nonsense", "can't read"),
+        ("nonsense", "is no TOML"),
         ("schema = 1\n[scales.all]\nmultiply = -1\n", "multiply"),
         ("schema = 1\n[scales.all]\nmultiply = 100\n", "between 0.05 and 20"),
         ("schema = 1\n[scales.all]\nmultiplication = 1\n", "multiplication"),

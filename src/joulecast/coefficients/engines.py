@@ -6,16 +6,15 @@ it, and one for telling other GPUs. It is the work of a processor, so that GPUs 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from joulecast.coefficients import places
+from joulecast.coefficients.records import read_toml, record_of, toml_key, toml_pairs
 from joulecast.coefficients.roots import kept
-from joulecast.coefficients.store import toml_key, toml_pairs
-from joulecast.errors import InputError, UnknownNameError, shortened
+from joulecast.errors import UnknownNameError
 
 SCHEMA = 1
 
@@ -85,25 +84,8 @@ def read_engine_steps(path: Path) -> dict[str, EngineSteps]:
     InputError
         If it can't be read or holds an impossible number.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"can't read costs of engines from {shortened(path)}: {error}") from None
-    if data.get("schema") != SCHEMA:
-        raise InputError(f"{shortened(path)} has schema {shortened(data.get('schema'))!r}; this version reads {SCHEMA}")
-    names = {one.name for one in fields(EngineSteps)}
-    out = {}
-    for version, values in data.items():
-        if version == "schema":
-            continue
-        if not isinstance(values, dict) or set(values) - names:
-            raise InputError(f"{shortened(path)}: {shortened(version)} must hold {', '.join(sorted(names))}")
-        for name, value in values.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if name != "source" and not (number and 0 <= value < 1e9):
-                raise InputError(f"{shortened(path)}: {name} of {shortened(version)} must be a number of 0 or more")
-        out[version] = EngineSteps(**values)
-    return out
+    data = read_toml(path, "costs of engines", SCHEMA)
+    return {version: record_of(EngineSteps, values, f"{path}: {version}") for version, values in data.items()}
 
 
 def write_engine_steps(found: Mapping[str, EngineSteps], path: Path) -> None:

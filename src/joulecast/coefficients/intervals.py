@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from joulecast.coefficients import places
+from joulecast.coefficients.records import mapping, read_toml, record_of, toml_pairs
 from joulecast.coefficients.roots import kept
-from joulecast.errors import InputError, UnknownNameError, shortened
 
 SCHEMA = 1
 
@@ -24,6 +22,10 @@ SIZE_KNOTS_S = (3e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 UNLIKE_KNOTS = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 Curve = tuple[float, ...]
+
+#: Numbers of each curve, of a family and of all.
+_OF_FAMILY = {"size": len(SIZE_KNOTS_S)}
+_OF_ALL = dict.fromkeys(("transfer", "power_transfer"), len(UNLIKE_KNOTS))
 
 
 @dataclass(frozen=True)
@@ -160,18 +162,13 @@ def read_intervals(path: Path) -> Intervals:
     InputError
         If it is missing, is no TOML, is of another schema, or holds an impossible number.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"can't read widths of intervals from {path}: {error}") from None
-    schema = data.pop("schema", None)
-    if schema != SCHEMA or isinstance(schema, bool):
-        raise InputError(f"{path} has schema {shortened(schema)!r}; this version reads schema {SCHEMA}")
+    data = read_toml(path, "widths of intervals", SCHEMA)
     families = data.pop("family", {})
-    if not isinstance(families, dict) or not all(isinstance(one, dict) for one in families.values()):
-        raise InputError(f"{path}: family must hold a table for each family")
-    checked = {name: FamilyIntervals(**_checked(FamilyIntervals, one, str(path))) for name, one in families.items()}
-    return Intervals(**_checked(Intervals, data, str(path)), families=checked)
+    checked = {
+        name: record_of(FamilyIntervals, one, f"{path}: family: {name}", lengths=_OF_FAMILY)
+        for name, one in mapping(families, f"{path}: family").items()
+    }
+    return record_of(Intervals, data, str(path), lengths=_OF_ALL, made={"families": checked})
 
 
 def dump_intervals(intervals: Intervals) -> str:
@@ -179,47 +176,12 @@ def dump_intervals(intervals: Intervals) -> str:
     values = asdict(intervals)
     families = values.pop("families")
     lines = ["# 90 % intervals: half-widths in natural logarithms, factors without unit.", f"schema = {SCHEMA}"]
-    lines += [f"{name} = {_value(value)}" for name, value in values.items()]
+    lines += toml_pairs(values, digits=4)
     for name in sorted(families):
-        lines += ["", f"[family.{name}]", *(f"{key} = {_value(value)}" for key, value in families[name].items())]
+        lines += ["", f"[family.{name}]", *toml_pairs(families[name], digits=4)]
     return "\n".join(lines) + "\n"
 
 
 def write_intervals(intervals: Intervals, path: Path) -> None:
     """Write widths atomically."""
     places.write_whole(path, dump_intervals(intervals).encode("utf-8"))
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
-    return repr(float(f"{value:.4g}")) if isinstance(value, float) else str(value)
-
-
-def _checked(record: type[Any], given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    known = {one.name: one for one in fields(record) if one.name != "families"}
-    out: dict[str, Any] = {}
-    for key, value in given.items():
-        if key not in known:
-            raise UnknownNameError(f"entry of {name}", key, known)
-        kind = str(known[key].type)
-        if kind == "str":
-            if not isinstance(value, str):
-                raise InputError(f"{name}: {key} must be a text, got {shortened(value)!r}")
-            out[key] = value
-        elif kind == "Curve":
-            wanted = len(SIZE_KNOTS_S) if key == "size" else len(UNLIKE_KNOTS)
-            if not isinstance(value, list) or len(value) != wanted:
-                raise InputError(f"{name}: {key} must hold {wanted} numbers, got {shortened(value)}")
-            out[key] = tuple(_number(one, f"{name}: {key}") for one in value)
-        else:
-            out[key] = int(_number(value, f"{name}: {key}")) if kind == "int" else _number(value, f"{name}: {key}")
-    return out
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e12:
-        raise InputError(f"{name} must be a number of 0 or more, got {shortened(value)}")
-    return float(value)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import string
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from joulecast.coefficients import places
+from joulecast.coefficients.records import (
+    Record,
+    mapping,
+    parse_toml,
+    read_toml,
+    record_of,
+    toml_pairs,
+    toml_text,
+)
 from joulecast.coefficients.roots import kept
 from joulecast.coefficients.schema import (
-    PROVENANCES,
     SCHEMA,
     Calibration,
     GpuCoefficients,
@@ -23,12 +28,7 @@ from joulecast.coefficients.schema import (
     PowerCoefficients,
     TimeCoefficients,
 )
-from joulecast.errors import InputError, UnknownNameError, shortened
-
-Record = TypeVar("Record", TimeCoefficients, PowerCoefficients, HostCoefficients, Calibration, ModelEnergy)
-
-#: Letters of which TOML keys need no quotes.
-_BARE = string.ascii_letters + string.digits + "_-"
+from joulecast.errors import InputError, shortened
 
 
 def shipped() -> tuple[str, ...]:
@@ -92,40 +92,40 @@ def read(path: Path) -> GpuCoefficients:
     InputError
         If the file is missing, is no TOML, is of another schema, or holds an impossible number.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"can't read coefficients from {path}: {error}") from None
-    return parse(text, str(path))
+    return _coefficients(read_toml(path, "coefficients", SCHEMA), str(path))
 
 
 def parse(text: str, name: str) -> GpuCoefficients:
     """Coefficients from the text of a file; `name` says which in messages."""
-    try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{name} is no TOML: {error}") from None
-    schema = data.get("schema")
-    if schema != SCHEMA or isinstance(schema, bool):
-        raise InputError(f"{name} has schema {shortened(schema)!r}; this version reads schema {SCHEMA}")
+    return _coefficients(parse_toml(text, name, SCHEMA), name)
+
+
+def _coefficients(data: Mapping[str, Any], name: str) -> GpuCoefficients:
     gpu = data.get("gpu")
     if not isinstance(gpu, str):
         raise InputError(f"{name}: gpu must be the name of a GPU, got {shortened(gpu)!r}")
     time = {}
-    for key, values in _mapping(data.get("time", {}), f"{name}: time").items():
+    for key, values in mapping(data.get("time", {}), f"{name}: time").items():
         if key.count("/") < 2:
             raise InputError(f"{name}: time: {shortened(key)!r} must be named family/engine/group")
-        time[key] = _fields(TimeCoefficients, values, f"{name}: time: {key}")
-    if "model_factor" in _mapping(data.get("power", {}), f"{name}: power"):
+        what = f"{name}: time: {key}"
+        time[key] = record_of(TimeCoefficients, values, what, lowest=_LOWEST)
+        _check_sizes(time[key].message_factors, f"{what}: message_factors")
+    if "model_factor" in mapping(data.get("power", {}), f"{name}: power"):
         raise InputError(f"{name}: what whole models take belongs in a table [model_energy] as factor, not in [power]")
     return GpuCoefficients(
         gpu,
         MappingProxyType(time),
-        _fields(PowerCoefficients, data["power"], f"{name}: power") if "power" in data else None,
-        _fields(HostCoefficients, data["host"], f"{name}: host") if "host" in data else None,
-        _fields(Calibration, data["calibration"], f"{name}: calibration") if "calibration" in data else None,
-        _fields(ModelEnergy, data["model_energy"], f"{name}: model_energy") if "model_energy" in data else None,
+        _maybe(PowerCoefficients, data, "power", name),
+        _maybe(HostCoefficients, data, "host", name),
+        _maybe(Calibration, data, "calibration", name),
+        _maybe(ModelEnergy, data, "model_energy", name),
     )
+
+
+def _maybe(record: type[Record], data: Mapping[str, Any], table: str, name: str) -> Record | None:
+    """The record of a table that a file need not have."""
+    return record_of(record, data[table], f"{name}: {table}", lowest=_LOWEST) if table in data else None
 
 
 def dump(coefficients: GpuCoefficients) -> str:
@@ -178,36 +178,6 @@ _LOWEST = {
 }
 
 
-def _fields(record: type[Record], values: Any, name: str) -> Record:
-    """A `record` of the checked `values` of one table of a file."""
-    given = _mapping(values, name)
-    checked: dict[str, Any] = {}
-    known = {one.name: one for one in fields(record)}
-    for key, value in given.items():
-        if key not in known:
-            raise UnknownNameError(f"entry of {name}", key, known)
-        described = str(known[key].type)
-        if described == "str":
-            if not isinstance(value, str):
-                raise InputError(f"{name}: {key} must be a text, got {shortened(value)!r}")
-            if key == "provenance" and value not in PROVENANCES:
-                raise UnknownNameError(f"provenance in {name}", value, PROVENANCES)
-            checked[key] = value
-        elif described.startswith("Mapping"):
-            inner = _mapping(value, f"{name}: {key}")
-            checked[key] = {word: _number(item, f"{name}: {key}: {word}") for word, item in inner.items()}
-            if key == "message_factors":
-                _check_sizes(checked[key], f"{name}: {key}")
-        else:
-            number = _number(value, f"{name}: {key}", _LOWEST.get(key, 0.0))
-            checked[key] = int(number) if described == "int" else number
-    needed = (key for key, one in known.items() if one.default is MISSING and one.default_factory is MISSING)
-    missing = [key for key in needed if key not in checked]
-    if missing:
-        raise InputError(f"{name} lacks {', '.join(missing)}")
-    return record(**checked)
-
-
 def _check_sizes(factors: Mapping[str, float], name: str) -> None:
     """Raise `InputError` unless factors by size of message are above zero, for sizes that are numbers."""
     for size, factor in factors.items():
@@ -219,41 +189,3 @@ def _check_sizes(factors: Mapping[str, float], name: str) -> None:
             raise InputError(f"{name}: sizes are logarithms to base 2 of bytes, such as 20, not {shortened(size)!r}")
         if factor <= 0:
             raise InputError(f"{name}: the factor at {size} must be above 0, got {factor:g}")
-
-
-def _mapping(value: Any, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{name} must be a table, got {shortened(value)!r}")
-    return value
-
-
-def _number(value: Any, name: str, lowest: float = 0.0) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= 1e12:
-        raise InputError(f"{name} must be a number between {lowest:g} and 1e12, got {shortened(value)}")
-    return float(value)
-
-
-def toml_pairs(values: Mapping[str, Any]) -> list[str]:
-    """Lines of a TOML table: numbers to five significant digits."""
-    return [f"{toml_key(key)} = {_value(value)}" for key, value in values.items()]
-
-
-def toml_key(key: str) -> str:
-    """A key of a TOML table, quoted where it must be."""
-    return toml_text(key) if key.strip(_BARE) else key
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return toml_text(value)
-    if isinstance(value, float):
-        rounded = float(f"{value:.5g}")
-        return repr(rounded)
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(toml_pairs(value)) + " }"
-    return str(value)
-
-
-def toml_text(value: str) -> str:
-    """A TOML string: JSON's, which leaves only DEL unescaped of what TOML wants escaped."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

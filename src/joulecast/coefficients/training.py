@@ -7,18 +7,16 @@ GPU. ``joulecast calibrate --training`` writes it.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from joulecast.coefficients import places
+from joulecast.coefficients.records import read_toml, record_of, toml_key, toml_pairs
 from joulecast.coefficients.roots import kept
-from joulecast.coefficients.schema import PROVENANCES
-from joulecast.coefficients.store import toml_key, toml_pairs
-from joulecast.errors import InputError, UnknownNameError, shortened
+from joulecast.errors import InputError, shortened
 from joulecast.gpus import plain_name
 
 SCHEMA = 1
@@ -199,44 +197,16 @@ def read_scales(path: Path) -> TrainingScales:
     InputError
         If it is missing, is no TOML, is of another schema, or holds an impossible number.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"can't read scales of training from {shortened(path)}: {error}") from None
-    schema = data.get("schema")
-    if schema != SCHEMA or isinstance(schema, bool):
-        raise InputError(f"{shortened(path)} has schema {shortened(schema)!r}; this version reads schema {SCHEMA}")
+    data = read_toml(path, "scales of training", SCHEMA)
     scopes, note = data.get("scales", {}), data.get("calibration", {})
     if not isinstance(scopes, dict) or not all(isinstance(one, dict) for one in scopes.values()):
         raise InputError(f"{shortened(path)}: scales must hold a table for each scope")
     if not isinstance(note, dict) or not all(isinstance(one, str | int | float) for one in note.values()):
         raise InputError(f"{shortened(path)}: calibration must hold texts and numbers")
     return TrainingScales(
-        MappingProxyType({name: _scales(one, f"{shortened(path)}: {name}") for name, one in scopes.items()}),
+        MappingProxyType({name: record_of(Scales, one, f"{shortened(path)}: {name}") for name, one in scopes.items()}),
         MappingProxyType(note),
     )
-
-
-def _scales(given: Mapping[str, Any], name: str) -> Scales:
-    known = {one.name: str(one.type) for one in fields(Scales)}
-    checked: dict[str, Any] = {}
-    for key, value in given.items():
-        if key not in known:
-            raise UnknownNameError(f"entry of {name}", key, known)
-        if known[key] == "str":
-            if not isinstance(value, str):
-                raise InputError(f"{name}: {key} must be a text, got {shortened(value)!r}")
-            if key == "provenance" and value not in PROVENANCES:
-                raise UnknownNameError(f"provenance in {name}", value, PROVENANCES)
-            checked[key] = value
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e12:
-            raise InputError(f"{name}: {key} must be a number of 0 or more, got {shortened(value)}")
-        else:
-            checked[key] = int(value) if known[key] == "int" else float(value)
-    try:
-        return Scales(**checked)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
 
 
 def dump_scales(scales: TrainingScales) -> str:
