@@ -124,7 +124,7 @@ def content_of(data: bytes, name: str) -> str:
     Raises
     ------
     InputError
-        For formats that are known and not read (checkpoints, archives, ONNX), and for other binary files.
+        For formats that are known and not read (checkpoints, archives), a damaged ONNX model, and other binary files.
     """
     if data.startswith(b"PAR1"):
         return "parquet"
@@ -134,7 +134,7 @@ def content_of(data: bytes, name: str) -> str:
     if len(data) > 9 and data[8:9] == b"{" and 2 <= int.from_bytes(data[:8], "little") < 2**32:
         raise InputError(f"{name} is a safetensors checkpoint; give the config.json beside it")
     if data[:1] == b"\x08" and b"\x00" < data[1:2] < b"\x20":
-        raise InputError(f"{name} looks like an ONNX model; ONNX files are not read, write an operation list instead")
+        raise InputError(f"{name} begins like an ONNX model and goes on like none: it is damaged, or another format")
     first = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if first in (b"{", b"["):
         return "json"
