@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 import pytest
 
 import joulecast as jc
+from command_line import refused
 from joulecast.bounds.ranges import beyond_settable
 from joulecast.cli import main
 from joulecast.cli.with_options import argument
@@ -18,16 +19,6 @@ from joulecast.scenarios.memory import memory_need
 from joulecast.scenarios.sweep import question, run
 
 MODEL = "meta-llama/Llama-3.2-1B"
-
-
-def refused(capsys, *arguments):
-    """The one line on stderr of a refused question."""
-    assert main(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert err.startswith("joulecast: ")
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.parametrize("train", [(), ("--train",)])

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import joulecast
+from command_line import refused, run
 from joulecast.cli import main
 from joulecast.errors import InfeasibleError, InputError
 from joulecast.physics.settled import BOUNDS
@@ -51,32 +52,17 @@ def answers(monkeypatch):
     return asked
 
 
-def _run(capsys, *arguments):
-    code = main(arguments)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def _refused(capsys, *arguments):
-    code, out, err = _run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("joulecast: ")
-    assert err.endswith("\n")
-    assert err.count("\n") == 1
-    return err
-
-
 def test_options_reach_the_predictor(capsys, answers):
     flags = "--batch 8 --prompt 2048 --generate 256 --dtype fp8 --weight-dtype int4 --kv-dtype fp8 --attn-dtype bf16"
-    run = "--attention eager --launch cuda-graph --tp 2 --pp 3 --ep 2 --clock 1410 --power-limit 500.5 --engine vllm"
-    code, _, err = _run(
+    ways = "--attention eager --launch cuda-graph --tp 2 --pp 3 --ep 2 --clock 1410 --power-limit 500.5 --engine vllm"
+    code, _, err = run(
         capsys,
         "predict",
         MODEL,
         "--gpu",
         "h100",
         *flags.split(),
-        *run.split(),
+        *ways.split(),
         *["--host-us-per-launch", "0", "--set", "sm_count=160", "--set", "dram_type=HBM4", "--ignore-memory"],
     )
     assert (code, err) == (0, "")
@@ -113,12 +99,12 @@ def test_options_reach_the_predictor(capsys, answers):
 
 
 def test_what_is_not_given_is_left_to_the_predictor(capsys, answers):
-    _run(capsys, "predict", MODEL, "--gpu", "h100")
+    run(capsys, "predict", MODEL, "--gpu", "h100")
     assert answers == [(MODEL, {}), ("h100", {})]
 
 
 def test_the_page_shows_every_figure_within_80_columns(capsys, answers):
-    code, out, _ = _run(capsys, "predict", MODEL, "--gpu", "h100", "--price", "0.2", "--currency", "EUR")
+    code, out, _ = run(capsys, "predict", MODEL, "--gpu", "h100", "--price", "0.2", "--currency", "EUR")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out
@@ -178,14 +164,14 @@ def test_long_names_and_warnings_stay_within_80_columns(capsys, answers, monkeyp
 
     monkeypatch.setattr(joulecast, "predict", predict, raising=False)
     for gpus in ("h100", "h100,a100"):
-        code, out, _ = _run(capsys, "predict", MODEL, "--gpu", gpus, "--price", "0.2")
+        code, out, _ = run(capsys, "predict", MODEL, "--gpu", gpus, "--price", "0.2")
         assert code == 0
         assert max(map(len, out.splitlines())) <= 80, out
     assert "1,001 > 102.0\n" in out
 
 
 def test_several_gpus_stand_side_by_side_and_one_failure_spoils_nothing(capsys, answers):
-    code, out, err = _run(capsys, "predict", MODEL, "--gpu", "h100,t4", "--gpu", "rtx pro 6000")
+    code, out, err = run(capsys, "predict", MODEL, "--gpu", "h100,t4", "--gpu", "rtx pro 6000")
     assert (code, err) == (0, "")
     assert "T4                      no answer: does not fit by 2.7 GB; would fit: int8" in out
     assert out.count("439 kJ") == 2
@@ -193,11 +179,11 @@ def test_several_gpus_stand_side_by_side_and_one_failure_spoils_nothing(capsys, 
 
 
 def test_where_no_gpu_can_the_reason_is_one_line(capsys, answers):
-    assert "would fit: int8 weights" in _refused(capsys, "predict", MODEL, "--gpu", "t4")
+    assert "would fit: int8 weights" in refused(capsys, "predict", MODEL, "--gpu", "t4")
 
 
 def test_json_holds_figures_with_units_and_intervals(capsys, answers):
-    code, out, _ = _run(capsys, "predict", MODEL, "--gpu", "h100,t4", "--json", "--price", "0.2", "--kernels")
+    code, out, _ = run(capsys, "predict", MODEL, "--gpu", "h100,t4", "--json", "--price", "0.2", "--kernels")
     document = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert code == 0
     assert document["schema"] == "joulecast.predict/1"
@@ -214,7 +200,7 @@ def test_json_holds_figures_with_units_and_intervals(capsys, answers):
 
 def test_every_field_of_the_json_is_documented(capsys, answers, request):
     page = (request.config.rootpath / "docs" / "json.md").read_text(encoding="utf-8")
-    _, out, _ = _run(capsys, "predict", MODEL, "--gpu", "h100", "--json", "--price", "0.2", "--kernels")
+    _, out, _ = run(capsys, "predict", MODEL, "--gpu", "h100", "--json", "--price", "0.2", "--kernels")
     document = json.loads(out)
     found = document["predictions"][0]
     names = {*document, *found, *found["total"], *found["memory"], *found["kernels"][0]}
@@ -223,7 +209,7 @@ def test_every_field_of_the_json_is_documented(capsys, answers, request):
 
 
 def test_csv_has_a_row_for_each_gpu_and_phase(capsys, answers):
-    _, out, _ = _run(capsys, "predict", MODEL, "--gpu", "h100,t4", "--csv")
+    _, out, _ = run(capsys, "predict", MODEL, "--gpu", "h100,t4", "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [(row["gpu"], row["phase"]) for row in rows] == [
         ("H100-SXM-80GB", "prefill"),
@@ -236,9 +222,9 @@ def test_csv_has_a_row_for_each_gpu_and_phase(capsys, answers):
 
 
 def test_the_launch_list_comes_as_page_and_as_csv(capsys, answers):
-    _, page, _ = _run(capsys, "predict", MODEL, "--gpu", "h100", "--kernels")
+    _, page, _ = run(capsys, "predict", MODEL, "--gpu", "h100", "--kernels")
     assert "batch=8 q=2048 kv=2048 h=32/8 d=128" in page
-    _, out, _ = _run(capsys, "predict", MODEL, "--gpu", "h100", "--kernels", "--csv")
+    _, out, _ = run(capsys, "predict", MODEL, "--gpu", "h100", "--kernels", "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["launches"] for row in rows] == ["32.0", "32.0", "8160.0"]
     assert {row["gpu"] for row in rows} == {"H100-SXM-80GB"}
@@ -247,7 +233,7 @@ def test_the_launch_list_comes_as_page_and_as_csv(capsys, answers):
 @pytest.mark.parametrize("ending", ["json", "csv", "txt"])
 def test_a_file_takes_the_format_of_its_ending(capsys, answers, tmp_path, ending):
     path = tmp_path / f"out.{ending}"
-    code, out, _ = _run(capsys, "predict", MODEL, "--gpu", "h100", "--output", str(path))
+    code, out, _ = run(capsys, "predict", MODEL, "--gpu", "h100", "--output", str(path))
     assert (code, out) == (0, "")
     head = {"json": "{\n", "csv": "workload,gpu,", "txt": "Llama-3.1-8B · bf16"}[ending]
     assert path.read_text(encoding="utf-8").startswith(head)
@@ -258,7 +244,7 @@ def test_a_file_takes_the_format_of_its_ending(capsys, answers, tmp_path, ending
     "value", ["1e3", "nan", "inf", "-1", "0", "10**9", "8.0", "٣", "²", "", "1_000", "0x10", "1" * 99]
 )
 def test_a_count_is_plain_digits_above_zero(capsys, answers, flag, value):
-    assert f"{flag} takes a whole number of 1 or more" in _refused(
+    assert f"{flag} takes a whole number of 1 or more" in refused(
         capsys, "predict", MODEL, "--gpu", "h100", flag, value
     )
     assert answers == []
@@ -267,7 +253,7 @@ def test_a_count_is_plain_digits_above_zero(capsys, answers, flag, value):
 @pytest.mark.parametrize("flag", ["--clock", "--power-limit"])
 @pytest.mark.parametrize("value", ["1e3", "nan", "inf", "-5", "0", "0.0", "٣", "300W", "", "1" * 400])
 def test_a_quantity_is_a_plain_number_above_zero(capsys, answers, flag, value):
-    assert f"{flag} takes a number above zero in" in _refused(capsys, "predict", MODEL, "--gpu", "h100", flag, value)
+    assert f"{flag} takes a number above zero in" in refused(capsys, "predict", MODEL, "--gpu", "h100", flag, value)
 
 
 @pytest.mark.parametrize(
@@ -303,28 +289,28 @@ def test_a_quantity_is_a_plain_number_above_zero(capsys, answers, flag, value):
     ],
 )
 def test_a_wrong_question_is_one_line_that_says_what_would_be_right(capsys, answers, arguments, message):
-    assert message in _refused(capsys, *arguments)
+    assert message in refused(capsys, *arguments)
 
 
 def test_gpus_lists_the_catalogue_within_80_columns(capsys):
-    code, out, _ = _run(capsys, "gpus")
+    code, out, _ = run(capsys, "gpus")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
     assert "H100-SXM-80GB" in out
-    _, out, _ = _run(capsys, "gpus", "--csv")
+    _, out, _ = run(capsys, "gpus", "--csv")
     (h100,) = [row for row in csv.DictReader(io.StringIO(out)) if row["gpu"] == "H100-SXM-80GB"]
     # The data sheet: 132 SMs, 80 GB of HBM3, 700 W.
     assert (h100["sm_count"], h100["dram_gib"], h100["power_limit_default_w"]) == ("132", "80.0", "700.0")
 
 
 def test_gpus_show_tells_sources_and_takes_changes(capsys):
-    code, out, _ = _run(capsys, "gpus", "show", "a100", "--set", "sm_count=120")
+    code, out, _ = run(capsys, "gpus", "show", "a100", "--set", "sm_count=120")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
     assert out.startswith("A100-SXM-80GB+sm_count=120\n")
     assert "a100 means A100-SXM-80GB" in out
     assert "set by the user" in out
-    _, out, _ = _run(capsys, "gpus", "show", "a100", "--json")
+    _, out, _ = run(capsys, "gpus", "show", "a100", "--json")
     fields = {row["field"]: row for row in json.loads(out)["fields"]}
     assert fields["sm_count"]["value"] == "108"
     assert all(
@@ -333,23 +319,23 @@ def test_gpus_show_tells_sources_and_takes_changes(capsys):
 
 
 def test_models_lists_what_a_filter_asks_for(capsys):
-    _, out, _ = _run(capsys, "models", "llama-3.1-8b", "--json")
+    _, out, _ = run(capsys, "models", "llama-3.1-8b", "--json")
     (llama_8b,) = [row for row in json.loads(out)["models"] if row["model"] == MODEL]
     assert llama_8b["parameters"] == pytest.approx(8.03e9, rel=0.001)  # its model card
-    code, out, _ = _run(capsys, "models", "bert")
+    code, out, _ = run(capsys, "models", "bert")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
 
 
 def test_doctor_tells_versions_and_extras_without_a_gpu(capsys, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    code, out, _ = _run(capsys, "doctor", "--json")
+    code, out, _ = run(capsys, "doctor", "--json")
     found = json.loads(out)
     assert code == 0
     assert found["versions"]["joulecast"] == joulecast.__version__
     assert {"calibrate", "pandas", "plot"} <= {one["extra"] for one in found["extras"]}
     assert "dev" not in {one["extra"] for one in found["extras"]}
-    code, out, _ = _run(capsys, "doctor")
+    code, out, _ = run(capsys, "doctor")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
 
@@ -358,17 +344,17 @@ def test_kernels_prints_what_went_in_and_what_came_out(capsys, tmp_path):
     table = tmp_path / "shapes.csv"
     table.write_text("m,n,k\n1,4096,4096\n8192,4096,4096\n", encoding="utf-8")
     arguments = ["kernels", "gemm", "--gpu", "h100", "--columns", str(table), "--set", "dtype=bf16"]
-    code, out, _ = _run(capsys, *arguments, "--csv")
+    code, out, _ = run(capsys, *arguments, "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert [(row["m"], row["dtype"]) for row in rows] == [("1", "bf16"), ("8192", "bf16")]
     # 2 * 8192 * 4096 * 4096 FLOP at the data sheet's 989.4 TFLOP/s take 278 us at least.
     assert float(rows[1]["time_s"]) > 2 * 8192 * 4096 * 4096 / 989.4e12
     parquet = tmp_path / "out.parquet"
-    code, out, _ = _run(capsys, *arguments, "--output", str(parquet))
+    code, out, _ = run(capsys, *arguments, "--output", str(parquet))
     assert (code, out) == (0, "")
     assert parquet.read_bytes()[:4] == b"PAR1"
-    code, out, _ = _run(capsys, *arguments)
+    code, out, _ = run(capsys, *arguments)
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
 
@@ -386,15 +372,15 @@ def test_a_damaged_table_is_read_or_refused_in_one_line(capsys, tmp_path, verb):
         for _ in range(3):
             damaged[draw.randrange(len(damaged))] = draw.randrange(256)
         path.write_bytes(damaged)
-        code, out, err = _run(capsys, *verb, str(path), "--csv")
+        code, out, err = run(capsys, *verb, str(path), "--csv")
         assert code in (0, 2)
         assert (err.count("\n"), out == "") == ((1, True) if code else (0, False))
 
 
 def test_help_and_version(capsys):
-    assert _run(capsys, "--version") == (0, f"joulecast {joulecast.__version__}\n", "")
+    assert run(capsys, "--version") == (0, f"joulecast {joulecast.__version__}\n", "")
     for arguments in ([], ["--help"], ["predict", "-h"], ["gpus", "show", "--help"], ["kernels", "--help"]):
-        code, out, err = _run(capsys, *arguments)
+        code, out, err = run(capsys, *arguments)
         assert (code, err) == (0, "")
         assert out.startswith("Usage: joulecast")
         assert max(map(len, out.splitlines())) <= 80
@@ -406,7 +392,7 @@ def test_a_fault_of_ours_asks_for_a_report_and_shows_itself_only_when_asked(caps
 
     monkeypatch.setattr(joulecast, "predict", broken, raising=False)
     monkeypatch.delenv("JOULECAST_DEBUG", raising=False)
-    code, out, err = _run(capsys, "predict", MODEL, "--gpu", "h100")
+    code, out, err = run(capsys, "predict", MODEL, "--gpu", "h100")
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert "please report it (ZeroDivisionError: division by zero)" in err
@@ -420,16 +406,16 @@ def test_an_interrupt_is_quiet(capsys, answers, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(joulecast, "predict", interrupted, raising=False)
-    assert _run(capsys, "predict", MODEL, "--gpu", "h100") == (130, "", "")
+    assert run(capsys, "predict", MODEL, "--gpu", "h100") == (130, "", "")
 
 
 def test_a_message_of_several_lines_becomes_one(capsys, answers, monkeypatch):
-    def refused(*args, **options):
+    def refusing(*args, **options):
         raise InputError("first\nsecond\x1b[31m")
 
-    monkeypatch.setattr(joulecast, "predict", refused, raising=False)
+    monkeypatch.setattr(joulecast, "predict", refusing, raising=False)
     assert (
-        _refused(capsys, "predict", MODEL, "--gpu", "h100") == "joulecast: first second\N{REPLACEMENT CHARACTER}[31m\n"
+        refused(capsys, "predict", MODEL, "--gpu", "h100") == "joulecast: first second\N{REPLACEMENT CHARACTER}[31m\n"
     )
 
 
@@ -453,7 +439,7 @@ WORDS = st.one_of(
 @given(arguments=st.lists(WORDS, max_size=8), verb=st.sampled_from(["predict", "gpus", "models", "kernels"]))
 def test_whatever_is_typed_the_answer_is_an_answer_or_one_line(capsys, answers, monkeypatch, arguments, verb):
     monkeypatch.setenv("JOULECAST_DEBUG", "1")
-    code, out, err = _run(capsys, verb, *arguments)
+    code, out, err = run(capsys, verb, *arguments)
     assert code in (0, 2)
     assert err.count("\n") == (1 if code == 2 else 0)
     assert (out == "") == (code == 2)
@@ -494,7 +480,7 @@ def test_whatever_is_asked_of_a_real_model_is_answered_or_refused_in_one_line(
 ):
     monkeypatch.setenv("JOULECAST_DEBUG", "1")
     arguments = [text for pair in {"--gpu": "h100", **flags}.items() for text in pair]
-    code, out, err = _run(capsys, "predict", model, *arguments, *form, *["--ignore-memory"] * ignore)
+    code, out, err = run(capsys, "predict", model, *arguments, *form, *["--ignore-memory"] * ignore)
     assert code in (0, 2)
     assert err.count("\n") == (1 if code == 2 else 0)
     assert (out == "") == (code == 2)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import joulecast as jc
-from joulecast.cli import main
+from command_line import run
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.scenarios.footprint import Site, account, footprint, site_of
 from joulecast.scenarios.grid import region, regions
@@ -273,12 +273,6 @@ def test_a_prediction_has_its_own_time_and_gpus():
 
 
 MODEL = ("predict", "bert-base-uncased", "--gpu", "a100", "--prompt", "128")
-
-
-def run(capsys, *words):
-    code = main([*words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_the_page_shows_money_and_carbon_with_their_source(capsys):

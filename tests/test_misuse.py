@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import joulecast as jc
+from command_line import refused
 from joulecast.cli import main
 from joulecast.errors import InputError
 from joulecast.scenarios.timeline import timeline
@@ -18,16 +19,6 @@ from joulecast.traces.read import read_profile
 from joulecast.validation.serving_files import read_results
 
 MODEL = "meta-llama/Llama-3.2-1B"
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line on stderr of a refused question."""
-    assert main(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert err.startswith("joulecast: ")
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.parametrize("name", ["foo", "amper", "hopper2"])

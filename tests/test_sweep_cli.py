@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import joulecast as jc
-from joulecast.cli import main
+from command_line import run
 from joulecast.cli.sweep_options import engines_and_runner, workers
 from joulecast.errors import InputError
 from joulecast.reports.columns import write_columns
@@ -29,14 +29,8 @@ ASKED = [
 ]
 
 
-def ran(capsys, *arguments):
-    code = main(list(arguments))
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def test_the_page_tells_what_is_best_and_fits_80_columns(capsys):
-    code, out, err = ran(capsys, *ASKED, "--power-limit", "all", "--launch", "eager,cuda_graph", "--max-time", "0.1",
+    code, out, err = run(capsys, *ASKED, "--power-limit", "all", "--launch", "eager,cuda_graph", "--max-time", "0.1",
                          "--sensitivity", "--price", "0.3", "--front", "time,cost")  # fmt: skip
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
@@ -49,7 +43,7 @@ def test_the_page_tells_what_is_best_and_fits_80_columns(capsys):
 
 
 def test_json_tells_the_same_as_the_library(capsys):
-    code, out, _ = ran(capsys, *ASKED, "--json", "--sensitivity")
+    code, out, _ = run(capsys, *ASKED, "--json", "--sensitivity")
     found = json.loads(out)
     assert (code, found["schema"]) == (0, "joulecast.sweep/1")
     sweep = jc.sweep(
@@ -73,7 +67,7 @@ def test_json_tells_the_same_as_the_library(capsys):
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
 def test_files_hold_all_points(capsys, tmp_path, ending):
     path = tmp_path / f"points.{ending}"
-    code, _, err = ran(capsys, *ASKED, "--output", str(path))
+    code, _, err = run(capsys, *ASKED, "--output", str(path))
     assert (code, err) == (0, "")
     if ending == "parquet":
         found = pl.read_parquet(path)
@@ -121,7 +115,7 @@ def test_a_file_is_whole_or_not_there(tmp_path):
 
 
 def test_csv_streams_to_the_screen(capsys):
-    code, out, _ = ran(capsys, *ASKED, "--csv")
+    code, out, _ = run(capsys, *ASKED, "--csv")
     assert code == 0
     assert len(out.splitlines()) == 17
     assert out.startswith("gpu,")
@@ -130,7 +124,7 @@ def test_csv_streams_to_the_screen(capsys):
 @pytest.mark.parametrize(("ending", "head"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("html", b"<!DOCTYPE html>")])
 def test_charts_are_drawn(capsys, tmp_path, ending, head):
     path = tmp_path / f"front.{ending}"
-    code, _, err = ran(capsys, *ASKED, "--plot", str(path))
+    code, _, err = run(capsys, *ASKED, "--plot", str(path))
     assert (code, err) == (0, "")
     data = path.read_bytes()
     assert data.startswith(head)
@@ -142,7 +136,7 @@ def test_charts_are_drawn(capsys, tmp_path, ending, head):
 def test_a_chart_without_clocks_or_with_one_point_is_drawn_too(capsys, tmp_path):
     path = tmp_path / "front.svg"
     for flags in (["--set", "dram_gb_s=1000:3000:500"], []):
-        code, _, _ = ran(
+        code, _, _ = run(
             capsys, "sweep", "bert-base-uncased", "--gpu", "a100", "--prompt", "64", *flags, "--plot", str(path)
         )
         assert code == 0
@@ -179,7 +173,7 @@ def test_a_chart_without_clocks_or_with_one_point_is_drawn_too(capsys, tmp_path)
     ],
 )
 def test_what_can_not_be_is_one_line_and_code_2(capsys, flags, told):
-    code, out, err = ran(capsys, "sweep", "bert-base-uncased", "--gpu", "a100", "--prompt", "32", *flags)
+    code, out, err = run(capsys, "sweep", "bert-base-uncased", "--gpu", "a100", "--prompt", "32", *flags)
     assert code == 2
     assert out == ""
     assert told in err
@@ -188,7 +182,7 @@ def test_what_can_not_be_is_one_line_and_code_2(capsys, flags, told):
 
 def test_points_stand_in_the_file_even_where_none_is_feasible(capsys, tmp_path):
     path = tmp_path / "points.csv"
-    code, _, err = ran(capsys, *ASKED, "--max-power", "1", "--output", str(path))
+    code, _, err = run(capsys, *ASKED, "--max-power", "1", "--output", str(path))
     assert code == 2
     assert "no point is feasible" in err
     assert pl.read_csv(path)["reason"].str.starts_with("power above 1 W").sum() == 14
@@ -204,12 +198,12 @@ def test_ray_among_the_engines_is_where_it_runs():
 
 def test_a_sweep_goes_on_from_its_folder(capsys, tmp_path):
     work, first, second = tmp_path / "work", tmp_path / "a.csv", tmp_path / "b.csv"
-    assert ran(capsys, *ASKED, "--resume", str(work), "--output", str(first))[0] == 0
+    assert run(capsys, *ASKED, "--resume", str(work), "--output", str(first))[0] == 0
     kept = {path: path.stat().st_mtime_ns for path in work.iterdir()}
-    assert ran(capsys, *ASKED, "--resume", str(work), "--output", str(second))[0] == 0
+    assert run(capsys, *ASKED, "--resume", str(work), "--output", str(second))[0] == 0
     assert {path: path.stat().st_mtime_ns for path in work.iterdir()} == kept
     assert first.read_bytes() == second.read_bytes()
-    code, _, err = ran(capsys, *ASKED, "--resume", str(work), "--power-limit", "100")
+    code, _, err = run(capsys, *ASKED, "--resume", str(work), "--power-limit", "100")
     assert (code, "holds chunks of another sweep" in err) == (2, True)
     # what points must keep to is asked of finished chunks too: no other question
-    assert ran(capsys, *ASKED, "--resume", str(work), "--max-time", "0.05")[0] == 0
+    assert run(capsys, *ASKED, "--resume", str(work), "--max-time", "0.05")[0] == 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joulecast as jc
-from joulecast.cli import main
+from command_line import run
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.physics.metering import Meter, low_pass_w, readings, trailing_mean_w
 from joulecast.physics.timeline import pass_time_s
@@ -383,12 +383,6 @@ def test_the_trace_follows_the_rules_of_its_format(name, predictions, tmp_path):
     model = [event for event in events if event["ph"] == "X" and event["tid"] == perfetto.MODEL]
     phases = [event for event in model if event["name"] in t.phases]
     assert sum(event["dur"] for event in phases) <= t.time_s * 1e6 + 0.01
-
-
-def run(capsys, *words):
-    code = main([*words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 ASK = ("predict", "bert-base-uncased", "--gpu", "a100", "--prompt", "128")
