@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,7 @@ from joulecast.cli.page import kernel_table
 from joulecast.errors import InfeasibleError, InputError
 from joulecast.reports.columns import write_columns
 from joulecast.reports.sweep_plot import _apart
+from joulecast.scenarios import inference
 from joulecast.scenarios.summary import fastest, thriftiest
 from joulecast.validation.read import _tables
 
@@ -269,3 +271,20 @@ def test_words_of_low_points_of_a_plot_go_up_from_each_other():
     assert placed["lowest"] < 0
     assert placed["low"] <= placed["lowest"] - 12  # a line of words
     assert placed["top"] == placed["lowest"]
+
+
+def test_what_comes_out_as_no_number_is_no_answer(capsys, monkeypatch):
+    """Dashes with exit code 0 would pass for an answer."""
+    right = inference.passes_of
+
+    def broken(*given):
+        passes = right(*given)
+        priced = passes.priced
+        times = replace(priced.times, scale=np.full_like(priced.times.scale, np.nan))
+        return replace(passes, priced=replace(priced, times=times))
+
+    monkeypatch.setattr(inference, "passes_of", broken)
+    code, out, err = asked(capsys, "predict", "gpt2", "--gpu", "a100")
+    assert (code, out) == (2, "")
+    assert "gpt2 can't be priced on A100-SXM-80GB: " in err
+    assert "gemm" in err

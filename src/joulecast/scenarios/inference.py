@@ -13,6 +13,7 @@ from joulecast.bounds.ranges import beyond_settable, check_clock_mhz, check_powe
 from joulecast.coefficients import store
 from joulecast.coefficients.intervals import load_intervals
 from joulecast.coefficients.schema import PROVENANCES, HostCoefficients
+from joulecast.errors import InfeasibleError
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.gpus.state import running_at
 from joulecast.lowering.execution import Execution
@@ -263,6 +264,10 @@ class _Parts:
         waiting += sum(float(one.waiting_j) for one in self.laid_out.values())
         modules = dict(zip(POWER_MODULES, (self.module_j.sum(axis=1) * alike).tolist(), strict=True))
         by_family = np.bincount(rows.family_of, weights=self.energy, minlength=len(rows.families)) * alike
+        if not np.isfinite([time_s, energy_j]).all():
+            odd = [name for name, joules in zip(rows.families, by_family, strict=True) if not np.isfinite(joules)]
+            what = ", ".join(odd) or "the run"
+            raise InfeasibleError(f"{workload.name} can't be priced on {self.gpu.name}: no number comes out for {what}")
         by_layer = np.bincount(rows.layer, weights=self.energy, minlength=len(workload.layers)) * alike
         worst: dict[str, int] = {}
         for code, name in enumerate(rows.families):
