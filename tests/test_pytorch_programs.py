@@ -490,3 +490,16 @@ def test_a_module_that_is_sharded_is_refused_before_it_is_touched():
 
     with pytest.raises(jc.InputError, match="sharded by fully_shard"):
         jc.workload(FSDPLinear(4, 4), torch.empty(2, 4))
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_a_sparse_product_takes_a_row_for_each_number_that_is_stored(layout):
+    sparse = torch.eye(512).to_sparse() if layout == "coo" else torch.eye(512).to_sparse_csr()
+    w = jc.workload(Calls(lambda _, a, b: torch.sparse.mm(a, b)), sparse, torch.ones(512, 64))
+    taken = only(w, "gather")
+    assert (taken["rows"], taken["dim"], taken["table_rows"]) == (512, 64, 512)
+    assert not w.unpriced
+    at = jc.workload(Calls(lambda _, a, b: a @ b), sparse, torch.ones(512, 64))
+    assert only(at, "gather")["rows"] == 512
+    assert not at.flop("matmul")

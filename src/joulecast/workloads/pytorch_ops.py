@@ -22,7 +22,7 @@ def _table(*entries: tuple[str, Handler]) -> dict[str, Handler]:
 #: Operators by name, without library and overload.
 HANDLERS: dict[str, Handler] = _table(
     ("mm _int_mm _scaled_mm _sparse_semi_structured_mm", rules.mm(0)),
-    ("addmm _addmm_activation", rules.mm(1)),
+    ("addmm _addmm_activation _sparse_addmm", rules.mm(1)),
     ("mv dot vdot", rules.vector(0)),
     ("addmv", rules.vector(1)),
     ("bmm", rules.bmm(0)),
@@ -54,7 +54,7 @@ HANDLERS: dict[str, Handler] = _table(
     ("mean", rules.reduce_by("mean")),
     ("_is_all_true _is_any_true amax amin max min argmax argmin all any aminmax median kthvalue mode",
      rules.reduce_by("max")),
-    ("equal is_nonzero _local_scalar_dense item _assert_async", rules.nothing),
+    ("equal is_nonzero _local_scalar_dense item _assert_async _nested_tensor_from_mask_left_aligned", rules.nothing),
     ("embedding", rules.embedding),
     ("embedding_dense_backward _embedding_bag_dense_backward", rules.embedding_backward),
     ("_embedding_bag _embedding_bag_forward_only", rules.embedding),

@@ -62,6 +62,8 @@ def mm(place: int) -> Handler:
 
     def rows(call: Call) -> list[Row]:
         a, b = call.args[place], call.args[place + 1]
+        if a.layout is not torch.strided:  # each number that is stored takes a row of the other matrix
+            return gather(a._nnz(), b.shape[1], b.shape[0], fmt(b))
         return gemm(a.shape[0], _real(b, b.shape[1]), _real(a, a.shape[1]), matmul_fmt(a))
 
     return rows
@@ -72,6 +74,8 @@ def vector(place: int) -> Handler:
 
     def rows(call: Call) -> list[Row]:
         a = call.args[place]
+        if a.layout is not torch.strided:
+            return gather(a._nnz(), 1, a.shape[1], fmt(a))
         return gemm(1, _real(a, a.shape[0] if a.dim() == 2 else 1), _real(a, a.shape[-1]), matmul_fmt(a))
 
     return rows
