@@ -32,7 +32,7 @@ H200, GH200 = load_gpu("H200-SXM-141GB"), load_gpu("GH200-96GB")
 
 
 def run_of(model, power_w, step_s=0.02):
-    return ServedRun("H100-SXM-80GB", model, "gpqa", "bf16", 16, 4000.0, step_s, step_s, power_w)
+    return ServedRun("H100-SXM-80GB", model, "gpqa", "bf16", 16, 4000.0, step_s, power_w)
 
 
 def table_of(model, measured_w, work_w, static_w=130.0, busy=0.95, limit_w=690.0):

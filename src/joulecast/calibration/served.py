@@ -63,8 +63,6 @@ class ServedRun:
         Mean length of an answer.
     step_s : float
         Time in which each request gets a token, with the share of prefill that falls into it. [s]
-    pause_s : float
-        Median time between two tokens of a request. [s]
     power_w : float
         Mean. [W]
     """
@@ -76,7 +74,6 @@ class ServedRun:
     batch: int
     answer_tokens: float
     step_s: float
-    pause_s: float
     power_w: float
 
     @property
@@ -163,7 +160,6 @@ def read_served(path: Path) -> list[ServedRun]:
             batch=max(round(row["avg_batch_size_req"]), 1),
             answer_tokens=float(row["avg_output_tokens_per_request"]),
             step_s=float(row["avg_batch_size_req"]) / float(row["output_throughput_tok_per_s"]),
-            pause_s=float(row["median_itl_ms"]) * 1e-3,
             power_w=float(row["avg_power_all_gpus_w"]),
         )
         for row in frame.iter_rows(named=True)

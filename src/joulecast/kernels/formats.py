@@ -54,7 +54,7 @@ def rate_of(rate_by_math: Floats, math: Any) -> Floats:
 
 
 def vector_rate(gpu: Gpu) -> float:
-    """FP32 rate of the CUDA cores, in which indexing and conversions run whatever the format. [FLOP/clk]."""
+    """FP32 rate of the CUDA cores, in which indexing and conversions run whatever the format. [FLOP/clk]"""
     return max(gpu.cuda_flop_per_clk("fp32"), 1.0)
 
 

@@ -14,9 +14,6 @@ from joulecast.meters.device import Capabilities, Device, LostError, probe
 from joulecast.meters.judge import judged
 from joulecast.meters.reading import Load, MeterFacts, Reading
 
-#: A counter of unsigned 64-bit millijoules never wraps; older ones of 32 bits do. [J]
-WRAPS_AT_J = (2.0**32) * 1e-3
-
 
 @dataclass(frozen=True)
 class WindowSettings:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from joulecast.coefficients.corrections import CorrectionModel, load_correction, load_power_correction
-from joulecast.coefficients.intervals import SIZE_KNOTS_S, load_intervals
+from joulecast.coefficients.intervals import SIZE_KNOTS_S, FamilyIntervals, load_intervals
 from joulecast.coefficients.schema import PROVENANCES, PowerCoefficients, TimeCoefficients
 from joulecast.coefficients.transfer import (
     as_measured,
@@ -24,11 +24,18 @@ from joulecast.gpus.changes import change_gpu
 from joulecast.gpus.state import rated
 from joulecast.kernels.registry import family_of
 from joulecast.kernels.work import Conditions, KernelWork
-from joulecast.physics.correction import correction_factor, correction_features
+from joulecast.physics.correction import Singles, correction_factor, correction_features
 from joulecast.physics.operating import at_state
 from joulecast.physics.power import OPERAND_ENERGY, engine_with, operand_energy, scaled, work_energy
-from joulecast.physics.priced import Priced, rough_s
-from joulecast.physics.timing import core_share, duration_s, message_factor, module_times, parameters_by_row
+from joulecast.physics.priced import Floats, Priced, rough_s
+from joulecast.physics.timing import (
+    ModuleTimes,
+    core_share,
+    duration_s,
+    message_factor,
+    module_times,
+    parameters_by_row,
+)
 from joulecast.physics.uncertainty import by_size, widened
 from joulecast.workloads.table import OpTable
 
@@ -111,48 +118,37 @@ def price_work(
     in_pass = pass_scales and conditions.residency == "stream"
     scale = np.array([one.scale * (one.pass_scale if in_pass else 1.0) for one in per_group])[work.group]
     scale = scale * message_factor(work, per_group)
-    times = module_times(work, gpu, parameters_by_row(per_group, work.group), scale)
+    parameters = parameters_by_row(per_group, work.group)
+    times = module_times(work, gpu, parameters, scale)
     power = at_state(power or power_coefficients(rated(gpu), exclude=exclude), gpu)
     exclude_power = exclude if power_corrections is None else ()
-    learned = load_correction(work.family) if corrections is None else corrections.get(work.family)
-    learned_power = _power_model(work.family, power_corrections, power)
-    operands = _operands(learned_power, work, gpu, conditions, exclude_power)
-    distance = power_distance = np.zeros(len(work))
-    power_factor = np.ones(len(work))
-    if len(work) and (learned is not None or learned_power is not None):
+    of_time = load_correction(work.family) if corrections is None else corrections.get(work.family)
+    of_power = _power_model(work.family, power_corrections, power)
+    operands = _operands(of_power, work, gpu, conditions, exclude_power)
+    features = None
+    if len(work) and (of_time is not None or of_power is not None):
         like = as_measured(gpu, exclude=exclude)
-        seen = times if like is gpu else module_times(work, like, parameters_by_row(per_group, work.group), scale)
+        seen = times if like is gpu else module_times(work, like, parameters, scale)
         features = correction_features(work, seen, like)
-        plain = times
-        if learned is not None:
-            factor, distance = correction_factor(
-                learned, work, plain, gpu, engine=engines, exclude=exclude if corrections is None else (),
-                features=features,
-            )  # fmt: skip
-            if tried is not None:  # what is learned is how kernels fare that a library guesses
-                factor, distance = np.where(tried, np.minimum(factor, 1.0), factor), np.where(tried, 0.0, distance)
-            times = replace(times, scale=times.scale * factor)
-        if learned_power is not None:
-            power_factor, power_distance = correction_factor(
-                learned_power, work, plain, gpu, engine=[engine_with(conditions.engine, one) for one in operands],
-                exclude=exclude_power, features=features,
-            )  # fmt: skip
+    power_factor, power_distance = _factor(
+        of_power, work, times, gpu, [engine_with(conditions.engine, one) for one in operands], exclude_power, features
+    )
+    factor, distance = _factor(of_time, work, times, gpu, engines, exclude if corrections is None else (), features)
+    if tried is not None:  # what is learned is how kernels fare that a library guesses
+        factor, distance = np.where(tried, np.minimum(factor, 1.0), factor), np.where(tried, 0.0, distance)
+    times = replace(times, scale=times.scale * factor)
     operand_factor = np.array([operand_energy(one) for one in operands])[work.group]
-    by_model = power.model_factor if in_pass else 1.0
     energy = work_energy(work, gpu, power, core_share(times, gpu), operand_factor)
-    kept = np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)
-    moved = np.array([one.moved90 if one.provenance == "transferred" else 0.0 for one in per_group])
-    spread = np.sqrt(np.maximum(np.square([one.spread90 for one in per_group]) - np.square(moved), 0.0))
+    by_model = power.model_factor if in_pass else 1.0
     width = load_intervals().family(work.family)
-    spread = spread[work.group] * by_size(rough_s(times, gpu), SIZE_KNOTS_S, width.size)
     return Priced(
         work=work,
         times=times,
         energy=scaled(energy, by_model * power_factor**power.learned_share),
         gpu=gpu,
         power=power,
-        provenance=kept[work.group],
-        time_spread=np.hypot(widened(spread, distance, width.hull), moved[work.group]),
+        provenance=np.array([PROVENANCES.index(one.provenance) for one in per_group], dtype=np.intp)[work.group],
+        time_spread=_time_spread(work, rough_s(times, gpu), per_group, distance, width),
         power_spread=widened(
             power.spread90_of(work.family, conditions.engine) * width.power, power_distance, width.hull
         ),
@@ -162,6 +158,27 @@ def price_work(
         host_us=np.array([one.host_us for one in per_group])[work.group] * work.host_steps,
         host_lead_us=np.array([one.host_lead_us for one in per_group])[work.group],
     )
+
+
+def _factor(
+    model: CorrectionModel | None, work: KernelWork, times: ModuleTimes, gpu: Gpu, engines: Sequence[str],
+    exclude: tuple[str, ...], features: Singles | None,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """As `correction_factor`; 1, and no distance, where there is no correction."""
+    if model is None or not len(work):
+        return np.ones(len(work)), np.zeros(len(work))
+    return correction_factor(model, work, times, gpu, engine=engines, exclude=exclude, features=features)
+
+
+def _time_spread(
+    work: KernelWork, rough_time_s: Floats, per_group: Sequence[TimeCoefficients], distance: Floats,
+    width: FamilyIntervals,
+) -> Floats:  # fmt: skip
+    """Half-width of the interval of each time: by size and distance, and what a relative's coefficients add beside."""
+    moved = np.array([one.moved90 if one.provenance == "transferred" else 0.0 for one in per_group])
+    spread = np.sqrt(np.maximum(np.square([one.spread90 for one in per_group]) - np.square(moved), 0.0))
+    sized = spread[work.group] * by_size(rough_time_s, SIZE_KNOTS_S, width.size)
+    return np.asarray(np.hypot(widened(sized, distance, width.hull), moved[work.group]))
 
 
 def _as_sms_allow(found: Priced, as_many: Priced) -> Priced:

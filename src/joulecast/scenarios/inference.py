@@ -25,7 +25,7 @@ from joulecast.physics.timeline import Run, run_phase
 from joulecast.physics.uncertainty import bounds, combined, of_sum, under_limit_width
 from joulecast.scenarios.launched import Launched
 from joulecast.scenarios.memory import memory_need, refuse_what_does_not_fit
-from joulecast.scenarios.prediction import PhasePrediction, Prediction
+from joulecast.scenarios.prediction import MemoryNeed, PhasePrediction, Prediction
 from joulecast.scenarios.pricing import Rows, host_of, laid_out, nearly_alike, passes_of, prepared
 from joulecast.scenarios.unpriced import unpriced_warnings, unpriced_width
 from joulecast.workloads.kinds import EXCHANGES, kind
@@ -254,7 +254,7 @@ class _Parts:
         run, spread = self.runs[phase], self.rows.priced.power.spread90
         return float(under_limit_width(spread, load_intervals().capped_power, run.throttled, run.excess))
 
-    def prediction(self, memory: Any, warnings: tuple[str, ...]) -> Prediction:
+    def prediction(self, memory: MemoryNeed, warnings: tuple[str, ...]) -> Prediction:
         workload, rows, execution = self.lowered.workload, self.rows, self.execution
         phases = tuple(self.phase(name) for name in self.phase_names)
         time_s = sum(one.time_s for one in phases)

@@ -47,7 +47,7 @@ SETTINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 DEFAULT_ENGINE = {"nccl": "nccl", "conv2d": "pytorch", "row_reduction": "pytorch", "elementwise": "pytorch",
                   "gather": "pytorch", "copy": "pytorch", "batched_gemm": "pytorch"}  # fmt: skip
 
-#: Columns that describe a measurement and no operation; harmless where `ignore_extra` is set.
+#: Columns of the answer: words, and numbers that are NaN where a row can't run.
 _TEXT = ("bound_by", "provenance", "note")
 _NUMBERS = ("time_s", "time_s_lower", "time_s_upper", "power_w", "power_w_lower", "power_w_upper",
             "energy_j", "energy_j_lower", "energy_j_upper", "clock_mhz")  # fmt: skip

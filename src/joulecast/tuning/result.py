@@ -159,9 +159,7 @@ class TuningResult:
         }
 
 
-def result_of(
-    session: Session, wanted: Wanted, found: Found, name: str, seconds: float, *, with_model: bool = True
-) -> TuningResult:
+def result_of(session: Session, wanted: Wanted, found: Found, name: str, seconds: float) -> TuningResult:
     """The result of a finished search.
 
     Parameters
@@ -173,8 +171,6 @@ def result_of(
         Of the strategy.
     seconds : float
         It took. [s]
-    with_model : bool
-        Whether to score the power model on what was read.
     """
     confirming = [reading for block in found.blocks for reading in block]
     seen = confirming or [reading for several in session.readings.values() for reading in several]
@@ -193,7 +189,7 @@ def result_of(
         _points(session, wanted, found), session.evaluator.facts, len(session.times), session.energy_readings,
         session.answered_by_log, found.eligible, dict(session.refused), dict(session.failed),
         _range([reading.temperature_c for reading in seen]), _range([reading.clock_mhz for reading in seen]),
-        min(duties) if duties else None, scored(session) if with_model else {}, seconds, session.overhead_s,
+        min(duties) if duties else None, scored(session), seconds, session.overhead_s,
         tuple(notes),
     )  # fmt: skip
 

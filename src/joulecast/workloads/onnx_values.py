@@ -95,8 +95,6 @@ class Value:
         return replace(self, shape=shape, data=None)
 
 
-Evaluate = Callable[[list[Array], Mapping[str, Any]], Array]
-
 
 def _divided(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
@@ -188,11 +186,11 @@ def _evaluated_whole(op: str, ins: Sequence[Value | None], attrs: Mapping[str, A
     return np.asarray(rule(arrays, attrs, shape))
 
 
-def axes_of(ins: Sequence[Value | None], attrs: Mapping[str, Any], place: int = 1) -> list[int] | None:
+def axes_of(ins: Sequence[Value | None], attrs: Mapping[str, Any]) -> list[int] | None:
     """Axes given as an attribute (older opsets) or an input."""
     if "axes" in attrs:
         return [int(one) for one in attrs["axes"]]
-    given = ins[place] if len(ins) > place else None
+    given = ins[1] if len(ins) > 1 else None
     return given.ints() if given is not None else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -398,12 +397,3 @@ def float_inputs(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:
         if made[name].dtype.is_floating_point:
             made[name] = torch.full_like(made[name], 0.5)
     return made
-
-
-def tokens_of(inputs: dict[str, Any]) -> float:
-    """Tokens, or images, that the inputs hold."""
-    ids = inputs.get("input_ids")
-    if isinstance(ids, torch.Tensor):
-        return float(ids.numel())
-    first = next((one for one in inputs.values() if isinstance(one, torch.Tensor)), None)
-    return float(first.shape[0]) if first is not None else math.nan

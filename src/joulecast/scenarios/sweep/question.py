@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -208,10 +209,8 @@ def _first_workload(evaluator: InferenceEvaluator) -> Workload:
     try:
         return evaluator.open(ends[0], Execution())
     except InputError:
-        try:
+        with suppress(InputError):
             return evaluator.open(ends[1], Execution())
-        except InputError:
-            pass
         raise
 
 

@@ -11,7 +11,6 @@ _NAME = re.compile(r'^"?([\w.]+)"?')
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(!tt\.ptr<[^>]+>|[\w]+)")
 _POINTER = re.compile(r"!tt\.ptr<(\w+)")
-_ARGUMENT = re.compile(r"(%[\w$.-]+):\s*([^,){]+(?:<[^>]*>)?)")
 
 #: Bits of an element by MLIR's name of its type.
 _BITS = {"f64": 64, "f32": 32, "tf32": 32, "f16": 16, "bf16": 16, "i64": 64, "i32": 32, "i16": 16, "i8": 8, "i1": 8}

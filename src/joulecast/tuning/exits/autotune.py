@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from joulecast.errors import InfeasibleError, InputError
@@ -273,12 +273,3 @@ def triton_autotune(
         return tuner
 
     return decorated
-
-
-def triton_config(config: Mapping[str, Any]) -> Any:
-    """A ``triton.Config`` of one of our configurations, such as a winner's."""
-    from joulecast.tuning.user_kernel import launch_options
-
-    triton = need_triton()
-    constexprs, options = launch_options(config)
-    return triton.Config(dict(constexprs), **options)
