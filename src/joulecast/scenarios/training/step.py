@@ -14,12 +14,12 @@ from joulecast.coefficients.schema import PROVENANCES, HostCoefficients, PowerCo
 from joulecast.coefficients.training import Scales
 from joulecast.gpus import Gpu
 from joulecast.lowering.execution import Execution
-from joulecast.lowering.lower import undivided
+from joulecast.lowering.lower import Lowered, undivided
 from joulecast.lowering.recipe import Recipe
 from joulecast.lowering.training import Step
 from joulecast.physics.power import POWER_MODULES, spinning_power_w, static_power_w
 from joulecast.physics.settled import module_energy_j
-from joulecast.physics.timeline import Passes, pass_time_s, run_swinging
+from joulecast.physics.timeline import Passes, Run, pass_time_s, run_swinging
 from joulecast.physics.uncertainty import bounds, combined, of_sum, under_limit_width
 from joulecast.scenarios.pricing import Rows, passes_of, prepared
 from joulecast.scenarios.training.layout import Layout
@@ -192,17 +192,8 @@ def run_step(
     lowered, rows = prepared(step.workload, gpu, execution, exclude)
     rows = scaled_rows(rows, scales)
     limit_w = power_limit_w * rows.priced.power.limit_share
-    passes = passes_of(lowered, rows, np.arange(len(rows.priced)), scaled_host(host, scales.host))
     names = [one.phase for one in lowered.workload.passes]
-    scale = np.array([_share(name, layout) for name in names])
-    often = np.array([1.0 if name == "optimizer" else float(micro_batches) for name in names])
-    eager = execution.launch_mode == "eager"
-    started = np.array([AUTOGRAD if eager and name == "backward" else 1.0 for name in names])
-    if layout.single_process and layout.gpus > 1:
-        replicas = 1.0 + _FIRST_REPLICA + _NEXT_REPLICA * (layout.gpus - 2)
-        started *= np.array([replicas if name == "forward" else 1.0 for name in names])
-    host_s = passes.host_s * scale * started
-    passes = replace(passes, count=passes.count * scale[passes.pass_of], host_s=host_s, repeats=often)
+    passes = _passes(lowered, rows, host, layout, micro_batches, scales)
     inner = np.array(["*" in name for name in lowered.workload.layers])[rows.layer]
     staged = np.array([name != "optimizer" for name in names])[rows.pass_id]
     staged &= np.array([name not in OF_WEIGHTS for name in lowered.workload.layers])[rows.layer]
@@ -224,26 +215,9 @@ def run_step(
               "input": waits.input + waits.copying}  # fmt: skip
     time_s = sum(parts.values())
     runs = passes.count * passes.repeats[passes.pass_of]
-    module_j = (module_energy_j(rows.priced, run.kernel_s, run.clock_mhz) * runs).sum(axis=1)
-    static_w = float(static_power_w(run.clock_mhz, gpu, rows.priced.power))
-    spinning_w = float(spinning_power_w(run.clock_mhz, gpu, rows.priced.power))
-    idle_s = max(time_s - float(runs @ run.kernel_s) - waits.spinning, 0.0)
-    modules = dict(zip(POWER_MODULES, module_j.tolist(), strict=True))
-    modules["waiting"] = spinning_w * waits.spinning + static_w * idle_s
-    # parts of the step ran at clocks of their own: what they drew is shared out as at their mean
-    shared_out = run.energy_j / run.time_s * time_s / sum(modules.values())
-    modules = {name: value * shared_out for name, value in modules.items()} | {"exchanges": sent_j}
+    modules = {**_module_energies_j(rows, runs, run, waits, time_s), "exchanges": sent_j}
     energy_j = sum(modules.values())
-    by_pass = np.bincount(passes.pass_of, weights=module_energy_j(rows.priced, run.kernel_s, run.clock_mhz).sum(axis=0)
-                          * passes.count, minlength=len(names))  # fmt: skip
-    powers = [
-        (joules + static_w * max(total - gpu_s, 0.0)) / total
-        for joules, total, gpu_s in zip(
-            by_pass, times, np.bincount(passes.pass_of, weights=passes.count * run.kernel_s, minlength=len(names)),
-            strict=True,
-        )
-        if total > 0
-    ]  # fmt: skip
+    hottest_w = _hottest_pass_w(rows, passes, run, times)
     known = load_intervals()
     kernels = float(of_sum(run.kernel_s * runs, rows.priced.time_spread, rows.family_of))
     share = waits.communication / time_s
@@ -266,7 +240,7 @@ def run_step(
         time_s=time_s,
         parts_s=MappingProxyType(parts),
         energy_j=energy_j,
-        peak_power_w=max(min(float(max(powers)), limit_w), energy_j / time_s),  # the limit holds in every part
+        peak_power_w=max(min(hottest_w, limit_w), energy_j / time_s),  # the limit holds in every part
         clock_mhz=run.clock_mhz,
         throttled=run.throttled,
         modules=MappingProxyType(modules),
@@ -293,6 +267,53 @@ def run_step(
         ),
         notes=lowered.notes,
         warnings=undivided(lowered),
+    )
+
+
+def _passes(
+    lowered: Lowered, rows: Rows, host: HostCoefficients, layout: Layout, micro_batches: int, scales: Scales
+) -> Passes:
+    """The passes of one step on the mean GPU, with what starting them costs the host."""
+    passes = passes_of(lowered, rows, np.arange(len(rows.priced)), scaled_host(host, scales.host))
+    names = [one.phase for one in lowered.workload.passes]
+    scale = np.array([_share(name, layout) for name in names])
+    often = np.array([1.0 if name == "optimizer" else float(micro_batches) for name in names])
+    eager = lowered.execution.launch_mode == "eager"
+    started = np.array([AUTOGRAD if eager and name == "backward" else 1.0 for name in names])
+    if layout.single_process and layout.gpus > 1:
+        replicas = 1.0 + _FIRST_REPLICA + _NEXT_REPLICA * (layout.gpus - 2)
+        started *= np.array([replicas if name == "forward" else 1.0 for name in names])
+    host_s = passes.host_s * scale * started
+    return replace(passes, count=passes.count * scale[passes.pass_of], host_s=host_s, repeats=often)
+
+
+def _module_energies_j(rows: Rows, runs: Floats, run: Run, waits: Waits, time_s: float) -> dict[str, float]:
+    """Energy of a step of `time_s` by module of the GPU, and what it draws while it waits. [J]"""
+    gpu, power = rows.priced.gpu, rows.priced.power
+    module_j = (module_energy_j(rows.priced, run.kernel_s, run.clock_mhz) * runs).sum(axis=1)
+    idle_s = max(time_s - float(runs @ run.kernel_s) - waits.spinning, 0.0)
+    modules = dict(zip(POWER_MODULES, module_j.tolist(), strict=True))
+    modules["waiting"] = (
+        float(spinning_power_w(run.clock_mhz, gpu, power)) * waits.spinning
+        + float(static_power_w(run.clock_mhz, gpu, power)) * idle_s
+    )
+    # parts of the step ran at clocks of their own: what they drew is shared out as at their mean
+    shared_out = run.energy_j / run.time_s * time_s / sum(modules.values())
+    return {name: value * shared_out for name, value in modules.items()}
+
+
+def _hottest_pass_w(rows: Rows, passes: Passes, run: Run, times_s: Floats) -> float:
+    """Mean power of the pass that draws the most. [W]"""
+    static_w = float(static_power_w(run.clock_mhz, rows.priced.gpu, rows.priced.power))
+    once_j = module_energy_j(rows.priced, run.kernel_s, run.clock_mhz).sum(axis=0)
+    by_pass_j, by_pass_s = (
+        np.bincount(passes.pass_of, weights=passes.count * one, minlength=times_s.size)
+        for one in (once_j, run.kernel_s)
+    )
+    return max(
+        float((joules + static_w * max(total_s - gpu_s, 0.0)) / total_s)
+        for joules, total_s, gpu_s in zip(by_pass_j, times_s, by_pass_s, strict=True)
+        if total_s > 0
     )
 
 
