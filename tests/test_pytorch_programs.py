@@ -503,3 +503,46 @@ def test_a_sparse_product_takes_a_row_for_each_number_that_is_stored(layout):
     at = jc.workload(Calls(lambda _, a, b: a @ b), sparse, torch.ones(512, 64))
     assert only(at, "gather")["rows"] == 512
     assert not at.flop("matmul")
+
+
+def test_what_runs_in_inference_mode_is_what_runs_without_gradients():
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.Flatten(2), torch.nn.Linear(36, 16),
+        torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True),
+    )  # fmt: skip
+
+    def run():
+        x = net(torch.ones(2, 3, 8, 8))
+        return torch.einsum("bij,bkj->bik", x, x) @ x
+
+    found = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with jc.capture() as recording, mode():
+            run()
+        found.append(recording.workload)
+    assert not found[1].unpriced
+    for kind in ("gemm", "batched_gemm", "conv2d", "encoder_attention", "row_reduction"):
+        assert found[1].flop(kind) == found[0].flop(kind)
+
+
+def test_a_branch_of_the_program_is_run_as_the_value_that_it_hangs_on_says():
+    def once(x):
+        return x @ x.T
+
+    def twice(x):
+        return x @ x.T @ x
+
+    def choose(_, x, flag):
+        return torch.cond(flag.any(), once, twice, (x,))
+
+    for flag, products in ((True, 64 * 64 * 32), (False, 2 * 64 * 64 * 32)):
+        w = jc.workload(Calls(choose), torch.ones(64, 32), torch.tensor([flag]))
+        assert w.flop("matmul") == 2 * products
+
+
+def test_an_exported_program_is_a_module_too_and_one_without_sizes_is_refused():
+    net = torch.nn.Linear(32, 8)
+    exported = torch.export.export(net, (torch.ones(4, 32),)).module()
+    assert jc.workload(exported, torch.ones(4, 32)).flop("matmul") == 2 * 4 * 32 * 8
+    with pytest.raises(jc.InputError, match="of no size yet"):
+        jc.workload(torch.nn.LazyLinear(8), torch.ones(4, 32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
@@ -19,7 +21,7 @@ from joulecast.workloads.events import Event, Row
 from joulecast.workloads.pytorch_convolutions import in_layout_of_input
 from joulecast.workloads.pytorch_costs import registered_cost, rows_of
 from joulecast.workloads.pytorch_masks import is_mask
-from joulecast.workloads.pytorch_ops import FREE, bytes_moved, is_view, rows_for
+from joulecast.workloads.pytorch_ops import FREE, HANDLERS, bytes_moved, is_view, rows_for
 from joulecast.workloads.pytorch_rules import Call
 from joulecast.workloads.pytorch_shapes import stored_elements, tensors_in
 from joulecast.workloads.pytorch_values import (
@@ -49,6 +51,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     tokens : dict of str to float
         Tokens (or images) taken in by the outermost modules, by phase.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,8 +155,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._higher(func, *args)
         name = func._schema.name
         short = name.split("::")[-1]
+        if short not in HANDLERS and _is_made_of_others(func):  # as they come in inference mode
+            with self:
+                return func.decompose(*args, **kwargs)
         given = tensors_in(args) + tensors_in(kwargs)
         bare = next((one for one in given if has_no_data(one)), None)
         if bare is not None and any(not has_no_data(one) for one in given):
@@ -186,6 +195,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return out
         self._record(func, name, short, args, kwargs, given, out, reads)
         return out
+
+    def _higher(self, func: Any, *args: Any) -> Any:
+        """A branch of the program's own, run as the value that it hangs on says, or else as if that held."""
+        if func.name() != "cond":
+            raise NotImplementedError(f"{func.name()} is not run without its data")
+        condition, holds, fails, operands = args
+        value = self.values.of(condition) if isinstance(condition, torch.Tensor) else condition
+        if value is None:
+            self.values.assumed.add("branches on values that depend on weights take their usual way")
+        with self:
+            return (holds if value is None or bool(value) else fails)(*operands)
 
     def _name_again(self, short: str, out: Any, given: list[Tensor]) -> None:
         """Memory not yet written is new; other results of what moves nothing are the memory of the first argument."""
@@ -371,6 +391,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+@functools.cache
+def _is_made_of_others(func: Any) -> bool:
+    """Whether an operator is nothing but calls of others, which autograd would have made."""
+    key = "CompositeImplicitAutograd"
+    return func.namespace == "aten" and bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
 
 def _makes_meta(kwargs: dict[str, Any]) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._pytree import tree_flatten, tree_map
 
 from joulecast.errors import InputError
@@ -57,6 +58,8 @@ def run_module(
         raise InputError(
             f"{name} is sharded by fully_shard and needs its weights: give the module before that, or device='cpu'"
         )
+    if any(isinstance(one, UninitializedTensorMixin) for one in (*module.parameters(), *module.buffers())):
+        raise InputError(f"{type(module).__name__} has weights of no size yet: run it once on an example")
     if device == "auto" and any(one.layout is not torch.strided for one in given):
         device = "cpu"  # sparse tensors are nothing without their data
     ways = {"auto": ("meta", "fake", "cpu"), "meta": ("meta",), "fake": ("fake",), "cpu": ("cpu",)}[device]
@@ -92,7 +95,8 @@ def _quiet() -> Iterator[None]:
 
 def _step(session: Session, module: Any, args: Any, kwargs: Any, train: bool, loss: Any, optimizer: Any) -> None:
     was = module.training
-    module.train(train)
+    with suppress(NotImplementedError):  # an exported program is in one mode for good
+        module.train(train)
     try:
         if not train:
             with torch.no_grad():
@@ -106,7 +110,8 @@ def _step(session: Session, module: Any, args: Any, kwargs: Any, train: bool, lo
             if stepper is not None:
                 stepper.step()
     finally:
-        module.train(was)
+        with suppress(NotImplementedError):
+            module.train(was)
 
 
 def _warm_optimizer(module: Any, optimizer: Any, session: Session) -> Any:
