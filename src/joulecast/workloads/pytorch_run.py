@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
 from joulecast.errors import InputError
@@ -58,7 +58,7 @@ def run_module(
         raise InputError(
             f"{name} is sharded by fully_shard and needs its weights: give the module before that, or device='cpu'"
         )
-    if any(isinstance(one, UninitializedTensorMixin) for one in (*module.parameters(), *module.buffers())):
+    if any(is_lazy(one) for one in (*module.parameters(), *module.buffers())):
         raise InputError(f"{type(module).__name__} has weights of no size yet: run it once on an example")
     if device == "auto" and any(one.layout is not torch.strided for one in given):
         device = "cpu"  # sparse tensors are nothing without their data
