@@ -233,9 +233,7 @@ def fit_pool(pool: Pool, seed: int = 0) -> dict[str, TimeCoefficients]:
     return out
 
 
-def fit_kernels(
-    folder: Path, tell: Callable[[str], None] = lambda _: None
-) -> dict[str, dict[str, TimeCoefficients]]:
+def fit_kernels(folder: Path, tell: Callable[[str], None] = lambda _: None) -> dict[str, dict[str, TimeCoefficients]]:
     """Efficiencies of all families, by GPU and ``family/engine/group``.
 
     Parameters

@@ -144,9 +144,7 @@ def _timm(path: Path) -> Iterator[MeasuredNetwork]:
             version=pl.col("pytorch").cast(pl.Int64),
         )
         .filter(
-            pl.col("network").is_in(list(NETWORKS))
-            & ~pl.col("torch_compile")
-            & (pl.col("version") >= _OLDEST_PYTORCH)
+            pl.col("network").is_in(list(NETWORKS)) & ~pl.col("torch_compile") & (pl.col("version") >= _OLDEST_PYTORCH)
         )
     )
     like = ["gpu", "network", "image_size_px", "memory_format", "batch_size"]

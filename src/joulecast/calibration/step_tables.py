@@ -130,9 +130,7 @@ def _key(source: Any) -> Any:
     return source if isinstance(source, str) else id(source)
 
 
-def _steps(
-    run: TrainingRun, forward: Workload, recipe: Any, layout: Any, rest: Any, points: int
-) -> list[PassTable]:
+def _steps(run: TrainingRun, forward: Workload, recipe: Any, layout: Any, rest: Any, points: int) -> list[PassTable]:
     """The step at clocks up to the one asked for, or at the one that it settles at."""
     if points == 1:
         clocks: list[dict[str, float]] = [{}]
@@ -142,9 +140,7 @@ def _steps(
         clocks = [{"clock_mhz": float(one), "power_limit_w": _UNLIMITED_W}
                   for one in np.geomspace(gpu.clock_min_mhz, max(top, gpu.clock_min_mhz), points)]  # fmt: skip
     return [
-        train(
-            forward, run.gpu, recipe, layout, ignore_memory=True, scales=Scales(), **{**rest, **clock}
-        ).table
+        train(forward, run.gpu, recipe, layout, ignore_memory=True, scales=Scales(), **{**rest, **clock}).table
         for clock in clocks
     ]
 
