@@ -95,7 +95,6 @@ class Value:
         return replace(self, shape=shape, data=None)
 
 
-
 def _divided(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return np.asarray(a / b)
