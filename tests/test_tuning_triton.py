@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import faulthandler
 import os
 import signal
 import subprocess
@@ -220,6 +221,9 @@ def _job(what):
         time.sleep(60)
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "crash":
+        faulthandler.disable()
+        os.kill(os.getpid(), signal.SIGABRT)
     if what == "fail":
         raise ValueError("as asked")
     if what == "grow":
@@ -239,6 +243,11 @@ def test_jobs_that_hang_die_or_fail_take_nobody_with_them():
     assert found[2].failure == "the process ended with signal SIGKILL"
     assert found[4].failure == "ValueError: as asked"
     assert found[6].failure == "needs more than 1 GiB of memory"
+    # a process that was killed says nothing of its job; a compiler that aborts does so again
+    assert [place for place in found if found[place].lost] == [2]
+    (one,) = run_jobs(_job, ["crash"], timeout_s=5.0)
+    assert one.failure == "the process ended with signal SIGABRT"
+    assert not one.lost
 
 
 def test_a_job_that_waits_for_a_processor_is_not_late_and_one_that_waits_for_nothing_is(monkeypatch):
@@ -274,6 +283,23 @@ def test_time_outs_are_kept_with_the_limit_that_they_exceeded(product, tmp_path,
         (one,), _report = build(spec, limits, [TILE], cache=kept, workers=1, timeout_s=timeout_s)
         assert one.reason.startswith("compiler: took more than")
         assert len(tried) == runs, timeout_s  # the time of day says nothing of the kernel: tried again
+
+
+@pytest.mark.parametrize(("lost", "runs"), [(True, 2), (False, 1)])
+def test_what_a_killed_process_left_undone_is_tried_again(product, tmp_path, monkeypatch, lost, runs):
+    spec, _, _ = product
+    tried = []
+
+    def ended(work, jobs, *, workers, timeout_s):
+        if jobs:
+            tried.append(len(jobs))
+            yield Outcome(0, None, "the process ended with a signal", 1.0, lost=lost)
+
+    monkeypatch.setattr("joulecast.tuning.aot.built.run_jobs", ended)
+    kept = Cache(tmp_path / "c.sqlite")
+    for _ in range(2):
+        build(spec, limits_of(load_gpu("h100")), [TILE], cache=kept, workers=1)
+    assert len(tried) == runs
 
 
 # Prices

@@ -140,7 +140,7 @@ def build(
     for done, outcome in enumerate(running, 1):
         places, key = jobs[outcome.place]
         value: Compiled | str = outcome.value if outcome.value is not None else f"compiler: {outcome.failure}"
-        if outcome.late != "wall":  # that says something of the machine, not of the kernel
+        if outcome.late != "wall" and not outcome.lost:  # these say something of the machine, not of the kernel
             cache.keep(key, value, timeout_s if outcome.late else None)
         report.compiled += 1
         report.failed += isinstance(value, str)

@@ -30,6 +30,10 @@ WALL_OVER_PROCESSOR = 20.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
+#: Signals that a compiler gives itself, on the same source again and again.
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Of one job.
@@ -46,6 +50,8 @@ class Outcome:
         Processor time it took. [s]
     late : str
         ``processor`` where it was killed for the processor time it took, ``wall`` for the time of day; else empty.
+    lost : bool
+        Whether its process was ended by something else than the job: another try may fare better.
     """
 
     place: int
@@ -53,6 +59,7 @@ class Outcome:
     failure: str = ""
     seconds: float = 0.0
     late: str = ""
+    lost: bool = False
 
 
 @dataclass
@@ -172,7 +179,8 @@ def _finished(worker: _Worker, late: str, timeout_s: float) -> tuple[Outcome, bo
             told = f"took more than {timeout_s:g} s of processor time"
             return Outcome(worker.place, None, told, took, "processor"), False
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        return Outcome(worker.place, None, f"the process ended with {how}", took), False
+        crashed = code is not None and -code in _CRASHES
+        return Outcome(worker.place, None, f"the process ended with {how}", took, lost=not crashed), False
     worker.done += 1
     return Outcome(worker.place, value, failure, took), True
 
