@@ -501,7 +501,7 @@ def test_nested_loops_of_a_kernel_are_counted(cache):
         (["matmul"], "--gpu says what to compile for"),
         (["matmul", "--gpu", "h100", "--meter", "nvml"], "no NVIDIA GPU here"),
         (["matmul", "--gpu", "h100", "--meter", "ammeter"], "--meter takes one of"),
-        (["matmul", "--gpu", "h100", "--log", "x.db"], "nothing is read with the model meter"),
+        (["matmul", "--gpu", "h100", "--log", "x.db"], "nothing is timed or read with the model meter"),
         (["matmul", "--gpu", "h100", "--where", "a=1"], "is of recorded spaces"),
         (["tuned_kernels:spec", "--gpu", "h100", "--size", "m=1"], "--size is of built-in operators"),
         (["matmul", "--gpu", "h100", "--check", "most"], "--check takes one of"),

@@ -132,6 +132,8 @@ def tune(
         ),
         "strategy_name": strategy, "evaluations": budget, "readings": reads, "log": log, "seed": start,
     }  # fmt: skip
+    if given["objective"] == "time":
+        _refuse({"--readings": readings, "--plot": plot}, "of energy: the objective time reads none")
     if what is not None or model is not None:
         told = None if noise == "recorded" else noise
         _refuse({"--where": where, "--session": session, "--noise": told}, "of recorded spaces: not with a kernel")
@@ -139,6 +141,10 @@ def tune(
         flags = {"meter": meter, "meter_file": meter_file, "size": size, "configs": configs, "check": check,
                  "residency": residency, "workers": workers, "timeout": timeout, "cache": cache}  # fmt: skip
     if model is not None:
+        _refuse({"--strategy": strategy != "race", "--objective": given["objective"] == "time", "--baseline": baseline,
+                 "--evaluations": evaluations, "--readings": readings, "--set": set_, "--log": log, "--plot": plot,
+                 "--winners": winners, "--residency": residency, "--meter-file": meter_file},
+                "of one kernel: not with --model")  # fmt: skip
         if clocks or power_limits:
             raise InputError("--clocks and --power-limits are of one kernel: a clock takes longer to change than a "
                              "kernel to run; joulecast sweep --clock prices a whole model at several")  # fmt: skip

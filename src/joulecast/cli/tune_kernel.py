@@ -75,9 +75,14 @@ def run(
     }  # fmt: skip
     measured = {name: kept[name] for name in ("strategy_name", "evaluations", "readings", "log", "settings")}
     if meter == "model":
-        refused = [flag for flag, value in (("--log", kept["log"]), ("--readings", kept["readings"])) if value]
+        asked = {
+            "--log": kept["log"], "--readings": kept["readings"], "--evaluations": kept["evaluations"],
+            "--set": kept["settings"], "--strategy": kept["strategy_name"] != "race",
+        }  # fmt: skip
+        refused = [flag for flag, value in asked.items() if value]
         if refused:
-            raise InputError(f"{', '.join(refused)}: nothing is read with the model meter; --cache keeps what compiles")
+            said = "nothing is timed or read with the model meter; --cache keeps what compiles"
+            raise InputError(f"{', '.join(refused)}: {said}")
         measured = {}
     return tune_kernel(
         spec_of(what, sizes(given["size"])), gpu, meter=meter,
@@ -95,6 +100,14 @@ def writable(path: Path | None) -> None:
     """That a file of winners can be written, before anything is searched."""
     if path is not None and not path.parent.is_dir():
         raise InputError(f"no folder {shortened(path.parent)} to write the winners in")
+    if path is not None:
+        from joulecast.reports.files import check_writable
+
+        check_writable(path)
+        if path.exists():
+            from joulecast.tuning.exits.winners import read_winners
+
+            read_winners(path)
 
 
 def run_model(

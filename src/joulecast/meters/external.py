@@ -35,14 +35,18 @@ def read_powers(path: str | Path) -> tuple[Floats, Floats]:
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = file.read_text(encoding="utf-8", errors="replace").removeprefix("\ufeff")
     except OSError as error:
         raise InputError(f"can't read the meter's file {shortened(file)}: {error.strerror}") from None
     lines = text.splitlines()
     if text and not text.endswith("\n"):
         lines = lines[:-1]
-    rows = list(csv.DictReader(lines))
-    if not lines or "time_s" not in lines[0] or "power_W" not in lines[0]:
+    reader = csv.DictReader(lines, skipinitialspace=True)
+    try:
+        rows = list(reader)
+    except csv.Error as error:
+        raise InputError(f"can't read the meter's file {shortened(file)} as CSV: {error}") from None
+    if not {"time_s", "power_W"} <= set(reader.fieldnames or ()):
         raise InputError(f"the meter's file {shortened(file)} needs the columns time_s and power_W")
     times, powers = np.zeros(len(rows)), np.zeros(len(rows))
     for number, row in enumerate(rows):
@@ -50,6 +54,9 @@ def read_powers(path: str | Path) -> tuple[Floats, Floats]:
             times[number], powers[number] = float(row["time_s"]), float(row["power_W"])
         except (TypeError, ValueError):
             raise InputError(f"{shortened(file)}, line {number + 2}: time_s and power_W must be numbers") from None
+    bad = np.flatnonzero(~(np.isfinite(times) & np.isfinite(powers) & (powers >= 0.0)))
+    if len(bad):
+        raise InputError(f"{shortened(file)}, line {bad[0] + 2}: times are finite, and powers are 0 W or more")
     if np.any(np.diff(times) <= 0):
         raise InputError(f"{shortened(file)}: time_s must rise from line to line")
     return times, powers

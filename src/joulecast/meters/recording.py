@@ -110,6 +110,8 @@ class Recording:
         keep = [row for row, config in enumerate(self.configs) if all(config[name] == v for name, v in values.items())]
         if not keep:
             raise InputError(f"{self.name} holds no configuration with {values}")
+        if len(values) == len(self.names):
+            raise InputError(f"{self.name}: every tunable is held at a value, which leaves nothing to search")
         left = self._rows(keep)
         return replace(
             left,
@@ -193,19 +195,25 @@ def read_recording(path: str | Path, *, session: str | int | None = None, varian
     name = file.stem
     if "REPEAT" in table.columns:
         return _repeats(table, name, session, variants)
-    tunables = [c for c in table.columns if c not in _MEASURED and table[c].dtype in (pl.Int64, pl.Int32, pl.String)]
+    tunables = [c for c in table.columns if c not in _MEASURED and _chosen(table[c].dtype)]
     varying = [c for c in tunables if table[c].n_unique() > 1]
     if not varying:
         raise InputError(f"{shortened(file)} has no tunable that varies")
+    _distinct(table, varying, shortened(file))
     time_s = _floats(table, "time_ms") * 1e-3
     spread = _floats(table, "time_std_ms") * 1e-3 if "time_std_ms" in table.columns else np.zeros(len(time_s))
     energy = _floats(table, "energy_J") if "energy_J" in table.columns else None
+    if session is not None:
+        raise InputError(f"{shortened(file)} holds no repeats: a session is of a file with a column REPEAT")
     errors = [""] * len(time_s) if "error" not in table.columns else [str(e or "") for e in table["error"].to_list()]
     ran = np.isfinite(time_s) & (time_s > 0)
     time_s = np.where(ran, time_s, np.nan)
     launches = None
     if "launch_energy_J" in table.columns:
-        launches = tuple(np.asarray(row, dtype=np.float64) for row in table["launch_energy_J"].to_list())
+        several = table["launch_energy_J"].to_list()
+        if not all(isinstance(row, list) and row for row in several):
+            raise InputError(f"{shortened(file)}: launch_energy_J must hold a list of numbers in each row")
+        launches = tuple(np.asarray(row, dtype=np.float64) for row in several)
     return Recording(
         name,
         tuple(table.select(varying).to_dicts()),
@@ -221,7 +229,30 @@ def read_recording(path: str | Path, *, session: str | int | None = None, varian
 def _floats(table: Any, column: str) -> Floats:
     import polars as pl
 
-    return np.asarray(table[column].cast(pl.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
+    try:
+        return np.asarray(table[column].cast(pl.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
+    except pl.exceptions.PolarsError:
+        raise InputError(f"the column {column} must hold plain numbers in the unit that it names") from None
+
+
+def _chosen(dtype: Any) -> bool:
+    """Whether a column of this type holds choices; fractions are taken for measurements."""
+    import polars as pl
+
+    return dtype.is_integer() or dtype in (pl.String, pl.Boolean) or isinstance(dtype, pl.Categorical | pl.Enum)
+
+
+def _distinct(table: Any, tunables: list[str], name: str) -> None:
+    """Refuse rows without a value of a tunable, and two rows of one configuration: which of them holds is not known."""
+    for column in tunables:
+        if table[column].null_count():
+            raise InputError(f"{name}: row {int(table[column].is_null().arg_max()) + 1} has no {column}")
+    twice = table.select(tunables).is_duplicated()
+    if twice.any():
+        first = table.row(int(twice.arg_max()), named=True)
+        told = " ".join(f"{column}={first[column]}" for column in tunables)
+        raise InputError(f"{name} holds {told} twice: rows must be different configurations "
+                         "(columns of fractions are taken for measurements, not tunables)")  # fmt: skip
 
 
 def _repeats(table: Any, name: str, session: str | int | None, variants: int) -> Recording:
@@ -232,6 +263,8 @@ def _repeats(table: Any, name: str, session: str | int | None, variants: int) ->
     if chosen not in sessions:
         raise InputError(f"{name} holds no session {shortened(chosen)!r}: {', '.join(sessions)}")
     rows = table.filter(pl.col("session") == chosen) if "session" in table.columns else table
+    if "energy_J" not in rows.columns or rows["energy_J"].null_count():
+        raise InputError(f"{name}: each repeat needs its energy_J")
     energy, time = _floats(rows, "energy_J"), _floats(rows, "time_ms") * 1e-3
     temperature = _floats(rows, "temp_C") if "temp_C" in rows.columns else np.full(len(time), np.nan)
     return Recording(

@@ -24,6 +24,9 @@ _TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bflo
           "i16": "int16", "i8": "int8", "i1": "bool", "u8": "uint8", "fp8e4nv": "float8_e4m3fn",
           "fp8e5": "float8_e5m2"}  # fmt: skip
 
+#: A tensor of more is a slip: no board holds it.
+_MOST_BYTES = 1e12
+
 
 def torch_tensors(spec: KernelSpec, config: Config, device: str = "cpu") -> dict[str, Any]:
     """Tensors of a launch by name: random numbers of about one for inputs, zeros for what is written."""
@@ -32,6 +35,9 @@ def torch_tensors(spec: KernelSpec, config: Config, device: str = "cpu") -> dict
     for name, value in spec.arguments_of(config).items():
         if not isinstance(value, Tensor):
             continue
+        if value.bytes > _MOST_BYTES:
+            raise InputError(f"{spec.name}: {name} takes {value.bytes / 1e9:,.0f} GB, too much to test or to run: "
+                             "give a small problem in small, or check none")  # fmt: skip
         dtype = getattr(torch, _TORCH[value.dtype])
         if value.values is not None:
             made[name] = torch.from_numpy(np.ascontiguousarray(value.values)).to(dtype)
@@ -47,6 +53,8 @@ def wrong(spec: KernelSpec, config: Config, outputs: Mapping[str, Any], expected
     """What is wrong with outputs; empty where they are as expected."""
     if spec.finish is not None:
         outputs = spec.finish(outputs, config)
+    if not expected:
+        return "the reference gives nothing to compare with"
     for name, right in expected.items():
         if name not in outputs:
             return f"the reference gives {shortened(name)}, which the kernel does not write"
@@ -54,6 +62,8 @@ def wrong(spec: KernelSpec, config: Config, outputs: Mapping[str, Any], expected
         if found.numel() != right.numel():
             return f"{name} has {found.numel()} numbers where the reference has {right.numel()}"
         found = found.reshape(right.shape)
+        if not bool(right.isfinite().all()):
+            return f"the reference's {name} holds numbers that are not finite"
         if not bool(found.isfinite().all()):
             return f"{name} holds numbers that are not finite"
         scale = max(float(right.abs().max()), 1e-30)

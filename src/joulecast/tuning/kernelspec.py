@@ -47,6 +47,8 @@ class Tensor:
     def __post_init__(self) -> None:
         if self.dtype not in ELEMENT_BYTES:
             raise InputError(f"no tensor of {shortened(self.dtype)!r}: one of {', '.join(ELEMENT_BYTES)}")
+        if any(size < 1 for size in self.shape):
+            raise InputError(f"a tensor has sizes of 1 or more, not {shortened(self.shape)}")
 
     @property
     def bytes(self) -> float:
@@ -180,6 +182,8 @@ def checked(spec: KernelSpec) -> KernelSpec:
     missing = constexpr - tuned - set(spec.constants) - has_default
     if missing:
         raise InputError(f"{spec.name}: give {', '.join(sorted(missing))} a place in the space or a constant value")
+    if not 0.0 <= spec.tolerance < 1.0:
+        raise InputError(f"{spec.name}: the tolerance is a share such as 0.02, not {spec.tolerance}")
     given = spec.arguments_of(spec.baseline)
     without = [name for name in plain if name not in given and name not in has_default]
     if without:

@@ -171,6 +171,9 @@ class Space:
             If a tunable is missing or has a value that the space does not hold.
         """
         places = []
+        strange = [name for name in config if name not in self.names]
+        if strange:
+            raise InputError(f"{shortened(strange[0])} is no tunable of the space: {', '.join(self.names)}")
         for tunable in self.tunables:
             if tunable.name not in config:
                 raise InputError(f"the configuration does not name {tunable.name}")

@@ -152,14 +152,14 @@ def imported(where: str) -> KernelSpec:
         found = getattr(importlib.import_module(module), attribute)
     except AttributeError:
         raise InputError(f"{module} has no {attribute}") from None
-    except Exception as error:  # the user's module may raise anything
+    except (Exception, SystemExit) as error:  # the user's module may raise anything, or leave
         raise InputError(f"can't import {module}: {type(error).__name__}: {shortened(error)}") from None
     if callable(found) and not hasattr(found, "params"):
         try:
             found = found()
         except InputError:
             raise
-        except Exception as error:  # the user's function may raise anything
+        except (Exception, SystemExit) as error:  # the user's function may raise anything, or leave
             raise InputError(f"{where} fails: {type(error).__name__}: {shortened(error)}") from None
     if not isinstance(found, KernelSpec):
         raise InputError(f"{where} is no kernel spec: make it with joulecast.kernel_spec(kernel, space=..., args=...)")

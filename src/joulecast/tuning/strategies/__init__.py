@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import Any
 
-from joulecast.errors import UnknownNameError
+from joulecast.errors import InputError, UnknownNameError, shortened
 from joulecast.tuning.strategies.base import Found, Strategy, Wanted
 
 #: Module of each strategy; it defines ``STRATEGY``, a frozen dataclass of settings with a method ``run``.
 NAMES = {"race": "race", "paper": "paper", "measure-all": "measure_all", "random": "random_draw"}
+
+#: Largest count of a setting.
+_MOST = 1_000_000
 
 __all__ = ["NAMES", "Found", "Strategy", "Wanted", "strategy"]
 
@@ -29,5 +33,20 @@ def strategy(name: str, **settings: Any) -> Strategy:
     for setting in settings:
         if setting not in known:
             raise UnknownNameError(f"setting of {name}", setting, known)
+        _usable(setting, settings[setting], kind.__dataclass_fields__[setting].default)
     made: Strategy = kind(**settings)
     return made
+
+
+def _usable(name: str, value: Any, default: Any) -> None:
+    """Refuse what is not of the setting's own kind: counts from 1, finite numbers from 0, or true and false."""
+    if isinstance(default, bool):
+        good, what = isinstance(value, bool), "true or false"
+    elif isinstance(default, int):
+        good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST
+        what = f"a whole number from 1 to {_MOST:,}"
+    else:
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < math.inf
+        what = "a number of 0 or more"
+    if not good:
+        raise InputError(f"the setting {name} takes {what}, such as {str(default).lower()}, not {shortened(value)!r}")

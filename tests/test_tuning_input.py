@@ -1,0 +1,172 @@
+"""What `joulecast tune` reads: recordings, meters' files, flags and specs that can't be used end in one clear line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from joulecast.cli import main
+from joulecast.errors import InputError
+from joulecast.meters.external import read_powers
+from joulecast.meters.recording import read_recording
+from joulecast.tuning.space import Space
+from joulecast.tuning.strategies import strategy
+
+GOOD = "B,W,time_ms,energy_J\n32,1,1.0,0.1\n64,1,1.1,0.2\n32,2,1.2,0.3\n64,2,1.3,0.4\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("1.1", "abc"), "time_ms must hold plain numbers"),
+        (GOOD.replace("0.2", "0.2 J"), "energy_J must hold plain numbers"),
+        (GOOD + "32,1,1.0,9.0\n", "holds B=32 W=1 twice"),
+        (GOOD.replace("64,1", ",1"), "row 2 has no B"),
+        (GOOD.replace("B,W", "alpha,W").replace("32,", "0.5,").replace("64,", "0.25,"), "columns of fractions"),
+    ],
+)
+def test_a_recording_that_can_not_be_used_is_refused_in_a_line(tmp_path, text, said):
+    file = tmp_path / "space.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_recording(file)
+
+
+def test_small_integers_words_and_truth_are_tunables(tmp_path):
+    import polars as pl
+
+    rows = {"B": [1, 2], "V": [True, False], "time_ms": [1.0, 2.0], "energy_J": [0.1, 0.2]}
+    pl.DataFrame(rows).with_columns(pl.col("B").cast(pl.Int16)).write_parquet(tmp_path / "s.parquet")
+    assert read_recording(tmp_path / "s.parquet").configs == ({"B": 1, "V": True}, {"B": 2, "V": False})
+
+
+@pytest.mark.parametrize("rows", [[[], []], [None, None]])
+def test_launches_that_hold_nothing_are_refused(tmp_path, rows):
+    import polars as pl
+
+    table = pl.DataFrame({"B": [1, 2], "time_ms": [1.0, 2.0], "energy_J": [0.1, 0.2]})
+    launches = pl.Series("launch_energy_J", rows, dtype=pl.List(pl.Float64))
+    table.with_columns(launches).write_parquet(tmp_path / "s.parquet")
+    with pytest.raises(InputError, match="launch_energy_J must hold a list of numbers"):
+        read_recording(tmp_path / "s.parquet")
+
+
+def test_a_session_and_tunables_that_leave_nothing_are_refused(tmp_path):
+    file = tmp_path / "space.csv"
+    file.write_text(GOOD)
+    with pytest.raises(InputError, match="holds no repeats"):
+        read_recording(file, session="x")
+    with pytest.raises(InputError, match="leaves nothing to search"):
+        read_recording(file).only(B=32, W=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("xtime_s,power_W\n1,100\n", "needs the columns"),
+        ("time_s;power_W\n1;100\n", "needs the columns"),
+        ("time_s,power_W\n1,100\n2,nan\n", "line 3: times are finite"),
+        ("time_s,power_W\n1,-100\n", "line 2: times are finite, and powers are 0 W or more"),
+        ("time_s,power_W\n1,inf\n", "line 2"),
+    ],
+)
+def test_a_meters_file_that_can_not_be_is_refused_in_a_line(tmp_path, text, said):
+    file = tmp_path / "meter.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_powers(file)
+
+
+def test_a_mark_of_byte_order_and_blanks_in_the_header_change_nothing(tmp_path):
+    file = tmp_path / "meter.csv"
+    file.write_text("\ufefftime_s, power_W\n1, 100\n2, 150\n", encoding="utf-8")
+    times, powers = read_powers(file)
+    np.testing.assert_array_equal([times, powers], [[1.0, 2.0], [100.0, 150.0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("race", {"first": "abc"}), ("race", {"first": -1}), ("race", {"first": 1.5}),
+        ("race", {"confidence": float("nan")}), ("paper", {"mu": "abc"}), ("paper", {"mu": -1.0}),
+        ("paper", {"readings": 0}), ("random", {"passes": 0}), ("measure-all", {"passes": 1e9}),
+        ("measure-all", {"eligible_only": 3}),
+    ],
+)  # fmt: skip
+def test_a_setting_of_another_kind_is_refused(name, setting):
+    with pytest.raises(InputError, match=f"the setting {next(iter(setting))} takes"):
+        strategy(name, **setting)
+
+
+def test_a_configuration_that_names_what_is_no_tunable_is_refused():
+    with pytest.raises(InputError, match="FOO is no tunable of the space: B"):
+        Space.of({"B": [1, 2]}).code({"B": 1, "FOO": 3})
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--objective", "time"], ["--baseline", "a=1"], ["--strategy", "paper"], ["--evaluations", "10"],
+        ["--readings", "100"], ["--log", "x.db"], ["--set", "first=8"], ["--plot", "x.svg"], ["--winners", "w.json"],
+        ["--residency", "loop"], ["--meter-file", "x.csv"],
+    ],
+)  # fmt: skip
+def test_flags_of_one_kernel_are_not_ignored_with_a_model(flags, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", "--model", "bert-large-uncased", "--gpu", "h100", *flags]) == 2
+    assert f"{flags[0]} is of one kernel" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("flags", [["--strategy", "paper"], ["--evaluations", "10"], ["--set", "first=8"]])
+def test_flags_of_measured_searches_are_not_ignored_with_the_model_meter(flags, capsys):
+    pytest.importorskip("triton")
+    assert main(["tune", "softmax", "--gpu", "h100", *flags]) == 2
+    assert "nothing is timed or read with the model meter" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--readings", "50"], ["--plot", "x.svg"]])
+def test_flags_of_energy_are_not_ignored_with_the_objective_time(flags, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.csv").write_text(GOOD)
+    assert main(["tune", "--replay", "space.csv", "--objective", "time", *flags]) == 2
+    assert "the objective time reads none" in capsys.readouterr().err
+
+
+def test_a_file_that_holds_no_winners_is_refused_before_anything_is_compiled(capsys, tmp_path):
+    file = tmp_path / "w.json"
+    file.write_text("{}")
+    assert main(["tune", "softmax", "--gpu", "h100", "--winners", str(file)]) == 2
+    assert "no file of winners" in capsys.readouterr().err
+    assert file.read_text() == "{}"
+    assert main(["tune", "softmax", "--gpu", "h100", "--winners", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize("given", ["nothing", "not finite"])
+def test_a_reference_that_says_nothing_makes_no_kernel_right(given):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from joulecast.tuning.correctness import wrong
+    from joulecast.tuning.operators import operator
+
+    spec = operator("softmax")
+    expected = {} if given == "nothing" else {"y": torch.full((2,), float("nan"))}
+    assert given in wrong(spec, spec.baseline, {"y": torch.zeros(2)}, expected)
+    assert wrong(spec, spec.baseline, {"y": torch.ones(2)}, {"y": torch.ones(2)}) == ""
+
+
+def test_a_tensor_has_sizes():
+    from joulecast.tuning.kernelspec import Tensor
+
+    with pytest.raises(InputError, match="sizes of 1 or more"):
+        Tensor((-4,), "fp32")
+
+
+def test_a_module_that_leaves_is_told(tmp_path, monkeypatch):
+    pytest.importorskip("triton")
+    from joulecast.tuning.user_kernel import imported
+
+    (tmp_path / "leaves_at_once.py").write_text("import sys\nsys.exit(4)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="can't import leaves_at_once: SystemExit: 4"):
+        imported("leaves_at_once:spec")
