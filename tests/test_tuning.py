@@ -311,6 +311,42 @@ def test_a_second_search_answers_from_the_log_and_says_the_same(tmp_path):
     assert other.answered_by_log == 0
 
 
+class Stopped(ReplayEvaluator):
+    """Is stopped at the `left`-th measurement."""
+
+    left = 0
+
+    def latency(self, config, count):
+        self._stop()
+        return super().latency(config, count)
+
+    def energy(self, config, count):
+        self._stop()
+        return super().energy(config, count)
+
+    def _stop(self):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["race", "paper"])
+def test_a_search_that_goes_on_ends_as_if_it_had_not_been_stopped(tmp_path, name):
+    noise = Noise(0.01, autocorrelation=0.5, drift=0.02)
+    whole = search(ReplayEvaluator(made(), noise, 1), Space.of_list(made().configs), slack=0.05, strategy_name=name)
+    measurements = whole.latency_evaluations + whole.energy_readings
+    for left in (3, whole.latency_evaluations + 5, measurements - 2):  # in latency, energy, and while it confirms
+        path = tmp_path / f"{left}.db"
+        evaluator = Stopped(made(), noise, 1)
+        evaluator.left = left
+        with pytest.raises(KeyboardInterrupt):
+            search(evaluator, evaluator.space, slack=0.05, strategy_name=name, log=path)
+        evaluator = ReplayEvaluator(made(), noise, 1)
+        found = search(evaluator, evaluator.space, slack=0.05, strategy_name=name, log=path)
+        assert found.answered_by_log >= left - 1  # checks come on top
+        assert (found.chosen, found.saving, found.points) == (whole.chosen, whole.saving, whole.points)
+
+
 def _with_space(seed: int):
     evaluator = ReplayEvaluator(made(), Noise(0.005), seed)
     return evaluator, evaluator.space

@@ -24,7 +24,15 @@ class ReplayEvaluator:
         Of the energy meter.
     seed : int
         Of the noise.
+
+    Attributes
+    ----------
+    replays : bool
+        True: the noise of an answer follows from how many were asked for before, so that a search that goes on from a
+        log asks for those again, to end as it would have without the stop.
     """
+
+    replays = True
 
     def __init__(self, recording: Recording, noise: Noise | None = None, seed: int = 0) -> None:
         self.recording = recording
