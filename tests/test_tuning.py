@@ -144,7 +144,13 @@ def test_a_file_that_is_no_log_is_refused_in_one_line(tmp_path, content):
         """UPDATE outcomes SET outcome = '{"energy_j": 1, "of_a_later_version": 3}' WHERE stage = 'energy'""",
         "UPDATE outcomes SET outcome = '{broken' WHERE stage = 'latency'",
         """UPDATE outcomes SET outcome = '"words"' WHERE stage = 'latency'""",
+        "UPDATE outcomes SET outcome = '[-0.001]' WHERE stage = 'latency'",
         """UPDATE outcomes SET outcome = '{"fine": true}' WHERE stage = 'check'""",
+        """UPDATE outcomes SET outcome = '{"ok": true, "features": {"registers": "many"}}' WHERE stage = 'check'""",
+        """UPDATE outcomes SET outcome = '{"energy_j": "1", "period_s": 0.001}' WHERE stage = 'energy'""",
+        """UPDATE outcomes SET outcome = '{"energy_j": -1.0, "period_s": 0.001}' WHERE stage = 'energy'""",
+        """UPDATE outcomes SET outcome = '{"energy_j": 0.2, "period_s": null}' WHERE stage = 'energy'""",
+        "UPDATE outcomes SET outcome = '3' WHERE stage = 'meter'",
         "PRAGMA user_version = 9",
     ],
 )

@@ -84,6 +84,14 @@ def test_a_search_on_a_simulated_gpu_finds_the_kernel_that_draws_less():
     assert found.facts.method == "energy counter"
 
 
+def test_what_is_answered_from_the_log_was_measured_by_what_measured_it(tmp_path):
+    first = search(Simulated(SimulatedDevice()), SPACE, slack=0.05, log=tmp_path / "log.db")
+    again = search(Simulated(SimulatedDevice()), SPACE, slack=0.05, log=tmp_path / "log.db")
+    assert first.facts.method == "energy counter"
+    assert again.answered_by_log == again.energy_readings + 2 * again.latency_evaluations
+    assert (again.facts, again.saving, again.points) == (first.facts, first.saving, first.points)
+
+
 def test_the_clock_is_a_tunable_and_is_put_back(tmp_path):
     gpu = SimulatedDevice()
     settings = Settings(gpu, tmp_path / "journal.json")

@@ -186,7 +186,7 @@ def result_of(session: Session, wanted: Wanted, found: Found, name: str, seconds
         dict(session.evaluator.question), name, wanted.objective, wanted.slack, config(found.chosen),
         config(found.baseline), config(found.fastest), None if found.candidate is None else config(found.candidate),
         found.saving, session.times[found.chosen] / session.times[found.fastest],
-        _points(session, wanted, found), session.evaluator.facts, len(session.times), session.energy_readings,
+        _points(session, wanted, found), session.facts, len(session.times), session.energy_readings,
         session.answered_by_log, found.eligible, dict(session.refused), dict(session.failed),
         _range([reading.temperature_c for reading in seen]), _range([reading.clock_mhz for reading in seen]),
         min(duties) if duties else None, scored(session), seconds, session.overhead_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,10 +10,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from joulecast.errors import InfeasibleError
 from joulecast.meters.judge import judged
-from joulecast.meters.reading import Reading
+from joulecast.meters.reading import MeterFacts, Reading
 from joulecast.tuning.evaluator import Check, Evaluator, Floats
 from joulecast.tuning.log import Log, key_of
 from joulecast.tuning.space import Code, Config, Space
@@ -22,7 +24,13 @@ REFUSALS = 5
 
 Telling = Callable[[str, float], None]
 
-_Kind = TypeVar("_Kind", Check, Reading)
+_Kind = TypeVar("_Kind", Check, Reading, MeterFacts)
+
+#: What the log holds, looked at before it is believed.
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (Check, Reading, MeterFacts)}
+
+#: Stage under which the log keeps what the meter says of itself.
+_METER = "meter"
 
 
 @dataclass
@@ -53,6 +61,7 @@ class Session:
     answered_by_log: int = 0
     outside_s: float = 0.0
     _asked: Counter[tuple[str, Code]] = field(default_factory=Counter)
+    _facts: MeterFacts | None = None
 
     def __post_init__(self) -> None:
         self._start = time.perf_counter()
@@ -62,6 +71,15 @@ class Session:
     def overhead_s(self) -> float:
         """Time since the start that was spent neither in the evaluator nor in its place. [s]"""
         return time.perf_counter() - self._start - self.outside_s
+
+    @property
+    def facts(self) -> MeterFacts:
+        """Of the meter as it read last, which was before a stop where every reading comes from the log."""
+        if self._facts is None and self.log is not None:
+            held = self.log.find(_METER, "")
+            if held is not None:
+                self._facts = self._made(MeterFacts, held)
+        return self.evaluator.facts if self._facts is None else self._facts
 
     def config(self, code: Code) -> Config:
         """The configuration of a code."""
@@ -108,7 +126,8 @@ class Session:
                 self.log.write("latency", self._key(code), held)
         else:
             self._recall(lambda: self.evaluator.latency(self.config(code), count))
-            if self.log is not None and not (isinstance(held, list) and all(isinstance(t, float) for t in held)):
+            good = isinstance(held, list) and all(isinstance(t, float) and 0.0 < t < np.inf for t in held)
+            if self.log is not None and not good:
                 raise self.log.unusable()
         if not held:
             self.failed["launch: failed when it was timed"] += 1
@@ -155,13 +174,21 @@ class Session:
         held = None if self.log is None else self.log.find(stage, self._key(code), ordinal)
         if held is not None:
             self._recall(lambda: self.evaluator.energy(self.config(code), 1))
-            return self._made(Reading, held)
+            found = self._made(Reading, held)
+            if not found.refused and not (0.0 < found.energy_j < np.inf and 0.0 < found.period_s < np.inf):
+                assert self.log is not None
+                raise self.log.unusable()
+            return found
         begun = time.perf_counter()
         reading = self.evaluator.energy(self.config(code), 1)[0]
         self.outside_s += time.perf_counter() - begun
-        reading = judged(reading, self.evaluator.facts)
+        facts = self.evaluator.facts
+        reading = judged(reading, facts)
         if self.log is not None:
+            if facts != self._facts:
+                self.log.write(_METER, "", asdict(facts))
             self.log.write(stage, self._key(code), asdict(reading), ordinal)
+        self._facts = facts
         return reading
 
     def _recall(self, ask: Callable[[], object]) -> None:
@@ -173,8 +200,11 @@ class Session:
     def _made(self, kind: type[_Kind], held: Any) -> _Kind:
         """What was logged, as what it is."""
         try:
-            return kind(**held)
-        except TypeError:
+            if not set(held) <= set(kind.__dataclass_fields__):
+                raise ValueError  # pydantic lets pass what a dataclass does not know
+            found: _Kind = _ADAPTERS[kind].validate_json(json.dumps(held), strict=True)
+            return found
+        except (TypeError, ValueError):
             assert self.log is not None
             raise self.log.unusable() from None
 
