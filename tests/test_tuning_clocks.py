@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from joulecast.cli import main
-from joulecast.errors import InputError
+from joulecast.errors import InfeasibleError, InputError
 from joulecast.meters.clocks import Settings, _started, default_journal, left_behind
 from joulecast.meters.device import DeniedError
 from joulecast.meters.simulated import Failings, SimulatedDevice, SimulatedLoad
@@ -172,6 +172,110 @@ def test_a_journal_that_can_not_be_read_means_that_all_may_have_been_set(tmp_pat
     assert not (tmp_path / "journal.json").exists()
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "3", '{"limit_w": "abc", "limit": true}', '{"limit_w": 1e9, "limit": true}', '{"limit_w": [1]}',
+     '{"limit_w": NaN, "process": "x"}', '{"limit_w": true}', "[" * 100_000],
+)  # fmt: skip
+def test_a_damaged_journal_sets_no_limit_that_the_device_can_not_have(tmp_path, text):
+    gpu = SimulatedDevice()
+    gpu.lock_clock(1200.0)
+    gpu.set_limit(150.0)
+    (tmp_path / "journal.json").write_text(text)
+    Settings(gpu, tmp_path / "journal.json").restore()
+    assert (gpu.clock_mhz(), gpu.limit_w()) == (1800.0, 150.0)
+    assert not (tmp_path / "journal.json").exists()
+
+
+def test_a_journal_that_is_taken_away_meanwhile_changes_nothing(tmp_path):
+    gpu = SimulatedDevice()
+    with Settings(gpu, tmp_path / "journal.json").held() as settings:
+        settings.set(1200.0, 150.0)
+        (tmp_path / "journal.json").unlink()
+        settings.set(1500.0)
+        (tmp_path / "journal.json").unlink(missing_ok=True)
+    assert (gpu.clock_mhz(), gpu.limit_w()) == (1800.0, 300.0)
+
+
+def test_two_processes_never_hold_the_clocks_of_one_device(tmp_path):
+    script = tmp_path / "holds.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import os, time
+        from joulecast.meters.clocks import Settings
+        from joulecast.meters.simulated import SimulatedDevice
+        with Settings(SimulatedDevice(), {str(tmp_path / "journal.json")!r}).held():
+            if os.fork() == 0:
+                time.sleep(60)  # what compiles may live longer, and holds nothing
+                os._exit(0)
+            print("held", flush=True)
+            time.sleep(60)
+    """)
+    )
+    gpu = SimulatedDevice()
+    settings = Settings(gpu, tmp_path / "journal.json")
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout.readline() == b"held\n"  # and nothing is set yet: it compiles
+        said = f"process {process.pid} sets the clocks of simulated GPU and is still running"
+        for act in (settings.recover, settings.held().__enter__):
+            with pytest.raises(InputError, match=said):
+                act()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with settings.held():
+            settings.set(1200.0)
+        assert gpu.clock_mhz() == 1800.0
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_a_signal_that_does_not_end_the_search_leaves_its_clocks(tmp_path, handler):
+    gpu = SimulatedDevice()
+    before = signal.signal(signal.SIGHUP, handler)  # nohup, or a handler of the caller's
+    try:
+        with Settings(gpu, tmp_path / "journal.json").held() as settings:
+            settings.set(1200.0)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert gpu.clock_mhz() == 1200.0
+        assert signal.getsignal(signal.SIGHUP) is handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert gpu.clock_mhz() == 1800.0
+
+
+def test_a_second_interrupt_waits_until_all_is_put_back(tmp_path):
+    class Interrupted(SimulatedDevice):
+        def unlock_clock(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            super().unlock_clock()
+
+    gpu = Interrupted()
+
+    def interrupted() -> None:
+        with Settings(gpu, tmp_path / "journal.json").held() as settings:
+            settings.set(1200.0, 150.0)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (gpu.clock_mhz(), gpu.limit_w()) == (1800.0, 300.0)
+    assert not (tmp_path / "journal.json").exists()
+
+
+def test_an_error_tells_of_clocks_that_are_not_put_back(tmp_path):
+    gpu = SimulatedDevice()
+
+    def failing() -> None:
+        with Settings(gpu, tmp_path / "journal.json").held() as settings:
+            settings.set(1200.0)
+            gpu.failings = Failings(may_set=False)
+            raise InfeasibleError("none runs")
+
+    with pytest.raises(InfeasibleError, match=r"none runs; .*not put back: no right to unlock"):
+        failing()
+    assert (tmp_path / "journal.json").exists()
+
+
 def test_clocks_that_a_running_process_holds_are_left_to_it(tmp_path):
     gpu = SimulatedDevice()
     gpu.lock_clock(1200.0)
@@ -234,6 +338,6 @@ def test_doctor_tells_of_clocks_that_are_set(monkeypatch, tmp_path, capsys):
     path.write_text(json.dumps({**json.loads(path.read_text()), "started": "1"}))
     assert main(["doctor"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "clocks set of simulated GPU, by a search that was killed: the next one with --clocks puts them back" in told
+    assert "clocks set of simulated GPU, by a search that was killed: the next one that measures puts them back" in told
     settings.restore()
     assert left_behind() == []

@@ -24,6 +24,7 @@ import tuned_kernels  # noqa: E402
 from joulecast.cli import main  # noqa: E402
 from joulecast.errors import InputError  # noqa: E402
 from joulecast.gpus import load_gpu  # noqa: E402
+from joulecast.meters.device import DeniedError  # noqa: E402
 from joulecast.meters.reading import MeterFacts, Reading  # noqa: E402
 from joulecast.tuning.aot.asked import asked_of  # noqa: E402
 from joulecast.tuning.aot.built import Built, Refused, build  # noqa: E402
@@ -797,7 +798,7 @@ def test_clocks_and_limits_are_searched_on_a_gpu_and_put_back(simulated, cache, 
     assert winner.clock_policy == "1500 MHz"
     assert "core_clock_mhz" not in winner.config
     assert (simulated.clock_mhz(), simulated.limit_w()) == (1800.0, 300.0)
-    assert not list((tmp_path / "joulecast").glob("clocks-*"))
+    assert not list((tmp_path / "joulecast").glob("clocks-*.json"))
     assert main([*CLOCKED, "--power-limit", "200", "--cache", str(cache), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["question"]["power_limit_w"] == 200.0
@@ -813,3 +814,30 @@ def test_a_missing_right_is_named_before_anything_is_compiled_or_measured(simula
     assert main([*CLOCKED, "--clocks", "1201", "--cache", str(tmp_path / "c.sqlite")]) == 2
     assert "no core clock of 1201 MHz: the nearest is 1200" in capsys.readouterr().err
     assert simulated.now_s() == 0.0
+
+
+def test_a_right_that_is_lost_halfway_costs_no_result(simulated, cache, tmp_path, capsys):
+    unlock = simulated.unlock_clock
+    flags = [*CLOCKED, "--clocks", "1200,1800", "--cache", str(cache), "--json"]
+    calls = []
+
+    def while_allowed():
+        calls.append(1)
+        if len(calls) > 2:  # as rights are looked at, then no more
+            raise DeniedError("no right to unlock the core clock of simulated GPU: run as root, or have it granted")
+        unlock()
+
+    simulated.unlock_clock = while_allowed
+    assert main(flags) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["saving"]["readings"] > 0
+    assert "clocks of simulated GPU are not put back: no right to unlock" in found["notes"][-1]
+    (journal,) = (tmp_path / "joulecast").glob("clocks-*.json")
+    held = json.loads(journal.read_text())
+    journal.write_text(json.dumps({**held, "started": "1"}))  # as after the end of this process
+    assert main([*CLOCKED, "--cache", str(cache)]) == 2  # one without clocks would measure at what was left, too
+    assert "no right to unlock" in capsys.readouterr().err
+    simulated.unlock_clock = unlock
+    assert main([*CLOCKED, "--cache", str(cache), "--json"]) == 0
+    assert simulated.clock_mhz() == 1800.0
+    assert not journal.exists()

@@ -178,7 +178,7 @@ def _page(found: dict[str, Any]) -> list[Block]:
 def _set(one: dict[str, Any]) -> str:
     if one["process"] is not None:
         return f"of {one['device']}, by process {one['process']}"
-    return f"of {one['device']}, by a search that was killed: the next one with --clocks puts them back"
+    return f"of {one['device']}, by a search that was killed: the next one that measures puts them back"
 
 
 def _own(own: dict[str, Any]) -> list[Block]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -13,8 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from joulecast.errors import InfeasibleError, InputError
+from joulecast.errors import InfeasibleError, InputError, JoulecastError
 from joulecast.meters.device import Device
+
+#: Signals that end a process and can be caught.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _folder() -> Path:
@@ -31,11 +35,7 @@ def left_behind() -> list[dict[str, Any]]:
     """
     found = []
     for path in sorted(_folder().glob("clocks-*.json")):
-        try:
-            held = json.loads(path.read_text())
-        except (OSError, ValueError):
-            held = {}
-        held = held if isinstance(held, dict) else {}
+        held = _read(path) or {}
         process = held.get("process")
         running = process if _runs(process, held.get("started")) else None
         found.append({"device": str(held.get("device", path.stem)), "journal": str(path), "process": running})
@@ -57,12 +57,20 @@ class Settings:
     journal : path, optional
         Written before anything is set, removed when all is put back: what a killed process left is found there.
         Default `default_journal`.
+
+    Attributes
+    ----------
+    left : str
+        Why not all was put back when `held` ended; empty where it was.
     """
 
     def __init__(self, device: Device, journal: str | Path | None = None) -> None:
         self._device = device
         self._journal = default_journal(device) if journal is None else Path(journal)
+        self._lock = self._journal.with_suffix(".lock")
         self._limit_w = device.limit_w()
+        self._written: dict[str, Any] | None = None
+        self.left = ""
 
     def check(self, clocks_mhz: tuple[float, ...] = (), limits_w: tuple[float, ...] = ()) -> None:
         """See that everything asked for can be set, before anything is measured.
@@ -123,38 +131,122 @@ class Settings:
                 self._device.unlock_clock()
         except InfeasibleError as error:  # the limit is put back all the same
             trouble = error
-        limit = kept.get("limit_w")
+        limit = self._limit_of(kept)
         if kept.get("limit", True) and limit is not None and limit != self._device.limit_w():
-            self._device.set_limit(float(limit))
+            self._device.set_limit(limit)
         if trouble is not None:
             raise trouble
-        self._journal.unlink(missing_ok=True)
+        self._forget()
         self._limit_w = self._device.limit_w()
+
+    def recover(self) -> None:
+        """Put back what a killed process left, for one that sets nothing itself.
+
+        Raises
+        ------
+        InputError
+            If another process that is still running sets them.
+        InfeasibleError
+            If the device takes it not.
+        """
+        if self._journal.exists() or self._lock.exists():
+            with self._alone():
+                self.restore()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Settings]:
-        """Everything is put back when this ends: normally, by an exception, or by SIGINT, SIGTERM and SIGHUP."""
-        self.restore()  # what an earlier process left
-        before: dict[int, Any] = {}
+        """Everything is put back when this ends: normally, by an exception, or by SIGINT, SIGTERM and SIGHUP.
 
-        def stopped(number: int, frame: FrameType | None) -> None:
-            self.restore()
-            signal.signal(number, before[number])
-            if callable(before[number]):
-                before[number](number, frame)
-            else:
+        No other process holds the same device meanwhile. Where it can't be put back any more, what was done is good
+        all the same: `left` says why, the journal stays, and an error that is on its way tells it, too.
+
+        Raises
+        ------
+        InputError
+            If another process that is still running holds them.
+        InfeasibleError
+            If what an earlier process left can't be put back.
+        """
+        with self._alone():
+            self.restore()  # what an earlier process left
+            self.left = ""
+            with self._signals():
+                try:
+                    yield self
+                except BaseException as error:
+                    self._end()
+                    if self.left and isinstance(error, JoulecastError) and self.left not in str(error):
+                        error.args = (f"{error}; {self.left}",)
+                    raise
+                self._end()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold a lock that ends with the process, however that ends; children that are forked do not have it."""
+        import fcntl
+
+        try:
+            self._lock.parent.mkdir(parents=True, exist_ok=True)
+            lock = self._lock.open("a+")
+        except OSError as error:
+            raise InputError(f"can't write {self._lock}, which keeps clocks to one search: {error.strerror}") from None
+        with lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.seek(0)
+                who = f"process {lock.read(20).strip()}".strip()
+                raise InputError(
+                    f"{who} sets the clocks of {self._device.name} and is still running: wait until it ends"
+                ) from None
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+            yield
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Signals that would end the process put everything back first; Python makes an exception of SIGINT.
+
+        Those that are ignored (by ``nohup``) or that the caller handles change nothing here: the search goes on.
+        """
+        caught: list[signal.Signals] = []
+
+        def stopped(number: int, _frame: FrameType | None) -> None:
+            try:
+                self.restore()
+            finally:
+                signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
 
         if threading.current_thread() is threading.main_thread():
-            for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                before[int(caught)] = signal.getsignal(caught)
-                signal.signal(caught, stopped)
+            caught = [one for one in _ENDING if signal.getsignal(one) is signal.SIG_DFL]
+        for one in caught:
+            signal.signal(one, stopped)
         try:
-            yield self
+            yield
         finally:
+            for one in caught:
+                signal.signal(one, signal.SIG_DFL)
+
+    def _end(self) -> None:
+        """Put everything back; a second Ctrl-C waits until it is."""
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        try:
             self.restore()
-            for caught_number, handler in before.items():
-                signal.signal(caught_number, handler)
+        except InfeasibleError as error:
+            self.left = (
+                f"the clocks of {self._device.name} are not put back: {error}; {self._journal} tells what was set"
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _limit_of(self, kept: dict[str, Any]) -> float | None:
+        """The limit that a journal tells, where it is one that the device can have had. [W]"""
+        told, span = kept.get("limit_w"), self._device.limits_w()
+        if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
+            return None
+        return float(told) if span is None or span[0] <= told <= span[1] else None
 
     def _touch(self, what: str, act: Any) -> None:
         """Set something, journalled before; where the right is missing the journal is as it was."""
@@ -167,7 +259,7 @@ class Settings:
             act()
         except InfeasibleError:
             if kept is None:
-                self._journal.unlink(missing_ok=True)  # nothing was set
+                self._forget()  # nothing was set
             else:
                 self._write(kept)
             raise
@@ -178,14 +270,12 @@ class Settings:
                 "process": process, "started": _started(process)}  # fmt: skip
 
     def _kept(self) -> dict[str, Any] | None:
-        """What the journal holds; where it can't be read, that everything may have been set."""
-        try:
-            held = json.loads(self._journal.read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError):
-            return {}
-        return held if isinstance(held, dict) else {}
+        """What the journal holds, or this process wrote where it was taken away since."""
+        return _read(self._journal) if self._journal.exists() else self._written
+
+    def _forget(self) -> None:
+        self._journal.unlink(missing_ok=True)
+        self._written = None
 
     def _write(self, held: dict[str, Any]) -> None:
         part = self._journal.with_suffix(f".{os.getpid()}.part")
@@ -197,9 +287,23 @@ class Settings:
                 os.fsync(file.fileno())
             part.replace(self._journal)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
             raise InputError(
                 f"can't write {self._journal}, which tells how to put clocks back: {error.strerror}"
             ) from None
+        self._written = held
+
+
+def _read(journal: Path) -> dict[str, Any] | None:
+    """What a journal holds; where it can't be read, that everything may have been set. None where there is none."""
+    try:
+        held = json.loads(journal.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return held if isinstance(held, dict) else {}
 
 
 def _started(process: int) -> str | None:

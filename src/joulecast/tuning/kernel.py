@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,8 @@ def tune_kernel(
             settings = Settings(_device(counting, torch))
             ends.enter_context(settings.held())
             settings.check(clocks, limits)  # before anything is compiled
+        elif (own := getattr(counting, "device", None)) is not None:
+            Settings(own).recover()  # else all would be measured at what a killed search had set
         top = clocks[-1] if clocks else None
         if top is not None:  # the GPU here may run faster than the catalogue knows: only prices are of its range
             top = min(max(top, described.clock_min_mhz), described.clock_max_mhz)
@@ -161,9 +164,12 @@ def tune_kernel(
             everything = [space.config(code) for code in space.enumerated()]
             return predicted(priced, everything, slack, objective, baseline, check, begun)
         metered: Evaluator = evaluator if settings is None else ClockedEvaluator(evaluator, settings, clocks, limits)
-        return search(
+        found = search(
             metered, space, slack=slack, objective=objective, baseline=baseline, seed=seed, tell=listening, **options
         )
+    if settings is not None and settings.left:
+        found = replace(found, notes=(*found.notes, settings.left))
+    return found
 
 
 def asked_for(name: str, several: Sequence[float], one: float | None) -> tuple[float, ...]:
