@@ -170,9 +170,13 @@ def test_a_custom_operator_costs_what_its_owner_says():
             return torch.ops.joulecast_test.twice(x) @ x
 
     w = jc.workload(Own(), torch.empty(8, 8))
-    assert w.unpriced == {"twice": 2 * 8 * 8 * 4}
-    with pytest.raises(jc.InputError, match="can't be priced: twice"):
+    assert w.unpriced == {"joulecast_test::twice": 2 * 8 * 8 * 4}
+    with pytest.raises(jc.InputError, match="can't be priced: joulecast_test::twice"):
         jc.workload(Own(), torch.empty(8, 8), strict=True)
+    alone = torch.nn.Module()
+    alone.forward = torch.ops.joulecast_test.twice
+    with pytest.raises(jc.InputError, match=r"only operators that can't be priced: joulecast_test::twice; @jc\.op"):
+        jc.predict(jc.workload(alone, torch.empty(8, 8)), "a100")
 
     @jc.op_cost("joulecast_test::twice")
     def cost(x, *, out):
@@ -254,3 +258,18 @@ def test_nested_and_sparse_tensors_are_told_of_or_run():
     w = jc.workload(Graph(), torch.eye(32).to_sparse(), torch.randn(32, 16))
     assert w.tables["gemm"]["n"].tolist() == [16.0]
     assert w.unpriced or "gather" in w.tables
+
+
+def test_places_given_as_a_list_are_known_values():
+    from joulecast.workloads.pytorch_run import meta_inputs, new_session
+
+    session = new_session({}, None)
+    sizes = meta_inputs(torch.tensor([[1, 16, 8]]), session)
+    with session:
+        turned = sizes[:, [0, 2, 1]]
+        chosen = sizes[0][[True, False, True]]
+        sizes[:, [1]] = 5
+    known = session.recorder.values.of
+    assert known(turned).tolist() == [[1, 8, 16]]
+    assert known(chosen).tolist() == [1, 8]
+    assert known(sizes).tolist() == [[1, 5, 8]]

@@ -222,6 +222,24 @@ def test_defaults_that_are_tuples_are_read_as_a_file_gives_them():
     config = model_config({"model_type": "vitmatte"})
     assert config.fusion_hidden_sizes == [256, 128, 64, 32]  # of the paper's decoder
     assert isinstance(config.convstream_hidden_sizes, list)
+    assert model_config({"model_type": "reformer"}).axial_pos_shape == (64, 64)  # its class makes a tuple of a list
+
+
+def test_columns_picked_by_a_list_keep_their_values():
+    pytest.importorskip("transformers")
+    from joulecast.workloads.request import Request
+    from joulecast.workloads.transformers_models import from_transformers, known_types
+
+    if "muse_spark_vision" not in known_types():
+        pytest.skip("this transformers has no muse_spark_vision")
+    values = {
+        "model_type": "muse_spark_vision", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 50,
+        "patch_size": 14, "patch_temporal": 2, "num_attention_heads": 16,
+    }  # fmt: skip
+    w = from_transformers(values, Request(), "vision")
+    # 16 x 16 pieces of 2 x 3 x 14 x 14 numbers, all in one window of 32 x 32; each layer 4 h^2 + 2 h f and 2 s h
+    layer = 4 * 1536**2 + 2 * 1536 * 8960 + 2 * 256 * 1536
+    assert w.flop("matmul") == 2 * 256 * (50 * layer + 2 * 3 * 14 * 14 * 1536)
 
 
 def test_pieces_of_a_picture_counted_by_their_elements_are_places_in_the_text():

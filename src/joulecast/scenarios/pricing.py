@@ -24,6 +24,7 @@ from joulecast.physics.price import price
 from joulecast.physics.priced import Priced, concatenated, take
 from joulecast.physics.timeline import Passes
 from joulecast.physics.timing import duration_s
+from joulecast.scenarios.unpriced import nothing_priced
 from joulecast.workloads.kinds import EXCHANGES
 from joulecast.workloads.table import COMMON, OpTable, Workload
 
@@ -117,7 +118,7 @@ def priced_rows(lowered: Lowered, gpu: Gpu, exclude: tuple[str, ...] = ()) -> Ro
         priced.append(one)
         tables.append(table)
     if not tables:
-        raise InputError(f"{lowered.workload.name} has no operations to price")
+        raise nothing_priced(lowered.workload)
     names = [one.work.family for one in priced]
     families = tuple(dict.fromkeys(names))
     lengths = [len(table) for table in tables]

@@ -6,10 +6,20 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, shortened
+from joulecast.workloads.table import Workload
 
 #: Share of the bytes that may be unpriced before a warning says so, and intervals widen.
 UNPRICED_TOLD = 0.02
+
+
+def nothing_priced(workload: Workload) -> InputError:
+    """What to say of a workload without an operation that can be priced."""
+    if not workload.unpriced:
+        return InputError(f"{workload.name} has no operations to price")
+    names = shortened(", ".join(sorted(workload.unpriced)), 120)
+    hint = "; @jc.op_cost prices operators of your own" if workload.info.get("source") == "pytorch" else ""
+    return InputError(f"{workload.name} runs only operators that can't be priced: {names}{hint}")
 
 
 def unpriced_warnings(name: str, shares: Mapping[str, float], strict: bool) -> list[str]:

@@ -225,7 +225,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         users = registered_cost(name)
         rows = rows_of(name, users, args, kwargs, out) if users is not None else rows_for(func, call)
         path, phase = self.place()
-        event = Event(short, rows or [], self.starred(path), phase)
+        own = rows is None and not name.startswith("aten::")  # by the name under which its cost can be given
+        event = Event(name if own else short, rows or [], self.starred(path), phase)
         event.unpriced_bytes = bytes_moved(call) if rows is None else 0.0
         event.reads = reads
         made = tensors_in(out) or [one for one in given if func._schema.is_mutable][:1]

@@ -189,6 +189,8 @@ class Constants(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in (Tensor.__getitem__, Tensor.__setitem__) and has_no_data(args[0]):
+            args = (args[0], _with_tensors(args[1]), *args[2:])
         out = func(*args, **kwargs)
         if func not in (torch.tensor, torch.as_tensor) or not isinstance(out, torch.Tensor) or not has_no_data(out):
             return out
@@ -212,6 +214,17 @@ def empty_like_layout(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     if like is not None and not like.is_meta:
         return like.new_empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _with_tensors(index: Any) -> Any:
+    """An index whose lists of numbers are tensors with data; PyTorch makes such ones of a tensor's kind, without."""
+    if isinstance(index, tuple):
+        return tuple(torch.tensor(one) if _is_of_numbers(one) else one for one in index)
+    return torch.tensor(index) if isinstance(index, list) and _is_of_numbers(index) else index
+
+
+def _is_of_numbers(one: Any) -> bool:
+    return isinstance(one, list | tuple) and bool(one) and all(isinstance(number, int) for number in one)
 
 
 def _small_factory(args: Any, kwargs: dict[str, Any]) -> bool:

@@ -158,11 +158,14 @@ def model_config(values: Mapping[str, Any]) -> Any:
 
 
 def with_lists(config: Any) -> Any:
-    """The config with lists where its defaults are tuples, as a file gives them and models expect them."""
-    for name, value in list(vars(config).items()):
-        if isinstance(value, tuple):
-            with suppress(Exception):  # a config may refuse it
-                setattr(config, name, list(value))
+    """The config with lists where its defaults are tuples, as from a file; what its class makes tuples of stays so."""
+    lists = {name: list(value) for name, value in vars(config).items() if isinstance(value, tuple)}
+    read = None
+    with suppress(Exception):  # entries that go together with others of this config
+        read = type(config)(**lists) if lists else None
+    for name, value in lists.items():
+        with suppress(Exception):  # a config may refuse it
+            setattr(config, name, getattr(read, name, value))
     return config
 
 
