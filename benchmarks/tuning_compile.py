@@ -20,6 +20,7 @@ import numpy as np
 from joulecast.tuning.aot.built import Built
 from joulecast.tuning.aot.cache import Cache
 from joulecast.tuning.operators import operator
+from joulecast.tuning.reasons import grouped
 from joulecast.tuning.triton_evaluator import FEATURES, TritonEvaluator
 
 
@@ -59,7 +60,7 @@ def main() -> None:
             "processor_s": round(used, 1), "processor_s_a_worker": round(used / asked.workers, 1),
             "again_from_the_cache_s": round(second, 1), "can_be_launched": len(ready),
             "pruned_before_compiling": report.pruned, "compiled": report.compiled, "failed": report.failed,
-            "refused": report.reasons, "features": [*np.shape(features)], "feature_names": len(FEATURES),
+            "refused": grouped(report.reasons), "features": [*np.shape(features)], "feature_names": len(FEATURES),
             "largest_worker_mib": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
             "largest_parent_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
             "machine_code_flop_over_asked": [round(min(exact), 6), round(max(exact), 6)],

@@ -28,6 +28,7 @@ from joulecast.tuning import statistics
 from joulecast.tuning.fastest import Search, Settings, run
 from joulecast.tuning.log import Log, fingerprint
 from joulecast.tuning.models import rank_correlation, scores, with_products
+from joulecast.tuning.reasons import grouped
 from joulecast.tuning.replay import ReplayEvaluator
 from joulecast.tuning.session import Session
 from joulecast.tuning.space import Space
@@ -381,6 +382,22 @@ def test_impossible_readings_are_refused_counted_and_have_no_part_in_the_answer(
     assert found.chosen == {"a": 3}
     assert sum(found.refused.values()) > 10
     assert "limit" in next(iter(found.refused))
+
+
+def test_reasons_that_differ_in_numbers_alone_are_one_and_keep_their_numbers():
+    told = grouped({
+        "compile: took more than 60 s of processor time": 3,
+        "prune: needs 512 KiB of shared memory a block, H100-SXM-80GB has 227": 2,
+        "prune: needs 1,024 KiB of shared memory a block, H100-SXM-80GB has 227": 4,
+    })  # fmt: skip
+    assert told == {
+        "prune: needs 512 to 1,024 KiB of shared memory a block, H100-SXM-80GB has 227": 6,
+        "compile: took more than 60 s of processor time": 3,
+    }
+    power = "{} mJ in 1.2 ms is {} W, more than 1.05 x the limit of 300 W"
+    assert grouped({power.format(384.5, 320): 1, power.format(720, 600): 1}) == {
+        power.format("384.5 to 720", "320 to 600"): 2
+    }
 
 
 def test_what_fails_is_counted_by_its_reason():

@@ -22,7 +22,7 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 import joulecast as jc  # noqa: E402
 import tuned_kernels  # noqa: E402
 from joulecast.cli import main  # noqa: E402
-from joulecast.errors import InputError  # noqa: E402
+from joulecast.errors import InfeasibleError, InputError  # noqa: E402
 from joulecast.gpus import load_gpu  # noqa: E402
 from joulecast.meters.device import DeniedError  # noqa: E402
 from joulecast.meters.reading import MeterFacts, Reading  # noqa: E402
@@ -33,7 +33,7 @@ from joulecast.tuning.aot.pool import Outcome, run_jobs  # noqa: E402
 from joulecast.tuning.aot.sass import read_sass  # noqa: E402
 from joulecast.tuning.aot.targets import limits_of  # noqa: E402
 from joulecast.tuning.aot.ttir import read_ttir  # noqa: E402
-from joulecast.tuning.correctness import interpreted, interpreted_all  # noqa: E402
+from joulecast.tuning.correctness import _ended, interpreted, interpreted_all  # noqa: E402
 from joulecast.tuning.exits.autotune import Race, Score, triton_autotune  # noqa: E402
 from joulecast.tuning.exits.inductor import lookup_table  # noqa: E402
 from joulecast.tuning.exits.operators import plan_for, torch_operator  # noqa: E402
@@ -349,6 +349,66 @@ def test_a_wrong_kernel_is_found_out():
     right, off = interpreted_all([(spec, configs), (wrong, configs)])
     assert right == ["", ""]
     assert all(one.startswith("y is off by 0.04") for one in off)
+
+
+STUCK = {"BLOCK": 128, "num_warps": 1}
+
+
+def test_a_kernel_that_never_ends_is_told_with_its_limit_and_the_others_are_tested():
+    spec = tuned_kernels.stuck_spec()
+    late, right = interpreted(spec, [{"STUCK": 1, **STUCK}, {"STUCK": 0, **STUCK}], timeout_s=1)
+    assert late == "took more than 1 s of processor time in the test against the reference"
+    assert right == ""
+
+
+def test_a_test_that_waits_forever_and_one_that_crashes_are_told():
+    assert _ended(-signal.SIGALRM, 2.0) == "took more than 40 s in the test against the reference"
+    assert _ended(-signal.SIGSEGV, 2.0) == "ends the interpreter with signal SIGSEGV"
+    assert _ended(3, 2.0) == "ends the interpreter with exit code 3"
+
+
+@pytest.mark.parametrize("check", ["winners", "all"])
+def test_the_search_goes_on_without_what_never_ends(check, cache):
+    found = tune_kernel(
+        tuned_kernels.stuck_spec(), "a100", check=check, cache=cache, workers=1, timeout_s=5, objective="time"
+    )
+    assert found.chosen["STUCK"] == 0
+    wrong = [reason for reason in found.failed if reason.startswith("correctness")]
+    assert wrong in ([], ["correctness: took more than 5 s of processor time in the test against the reference"])
+    assert wrong or check == "winners"
+
+
+def test_where_nothing_ends_the_search_does_in_a_line(cache, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    flags = ["--timeout", "5", "--cache", str(cache), "--workers", "1"]
+    assert main(["tune", "tuned_kernels:always_stuck", "--gpu", "a100", *flags]) == 2
+    said = capsys.readouterr().err
+    assert "stuck could not be tested: each took more than 5 s of processor time" in said
+    assert "check none tests nothing" in said
+
+
+def test_everything_is_tested_where_all_is_asked_for(cache):
+    spec = replace(tuned_kernels.spec(), reference=lambda given: {"y": 2.1 * given["x"]})
+    with pytest.raises(InfeasibleError, match="no configuration of double is right: y is off by"):
+        tune_kernel(spec, "a100", check="all", cache=cache, workers=1, timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    ("flags", "verdict", "search"),
+    [
+        (["--objective", "time"], "the fastest of 4 that can be launched", "prediction: 4 predicted, none measured"),
+        (["--slack", "9"], "", "prediction, slack 900.0%: 4 predicted, 4 within the slack, none measured"),
+    ],
+)
+def test_a_prediction_says_that_nothing_was_measured(flags, verdict, search, cache, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    asked = ["tune", "tuned_kernels:spec", "--gpu", "a100", "--cache", str(cache), "--workers", "1"]
+    assert main([*asked, "--check", "none", *flags]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert f"predicted, not measured: {verdict}" in page
+    assert f"search {search}" in page
+    assert "readings" not in page
+    assert "timed" not in page
 
 
 def test_tokens_are_routed_into_whole_tiles():

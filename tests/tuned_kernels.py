@@ -14,6 +14,16 @@ def double(x, y, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def stuck(x, y, n, STUCK: tl.constexpr, BLOCK: tl.constexpr):
+    """Twice `x`, which never ends where STUCK is 1."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    done = 0
+    while done < n:
+        tl.store(y + at, 2.0 * tl.load(x + at, mask=at < n, other=0.0), mask=at < n)
+        done += n * (1 - STUCK)
+
+
+@triton.jit
 def sum_of_pieces(x, y, n, pieces, BLOCK: tl.constexpr):
     """Sum of `pieces` pieces of `n` numbers, each of `BLOCK`."""
     at = tl.arange(0, BLOCK)
@@ -36,6 +46,25 @@ def spec():
         outputs=["y"],
         reference=lambda given: {"y": 2.0 * given["x"]},
     )
+
+
+def stuck_spec(ways=(1, 0)):
+    """A space in which some configurations, or all, never end."""
+    from joulecast import kernel_spec
+
+    return kernel_spec(
+        stuck,
+        space={"STUCK": list(ways), "BLOCK": [128], "num_warps": [1]},
+        args={"x": ((1000,), "fp32"), "y": ((1000,), "fp32"), "n": 1000},
+        grid=lambda config: (-(-1000 // config["BLOCK"]),),
+        outputs=["y"],
+        reference=lambda given: {"y": 2.0 * given["x"]},
+    )
+
+
+def always_stuck():
+    """A space in which no configuration ends."""
+    return stuck_spec((1,))
 
 
 def not_a_spec():

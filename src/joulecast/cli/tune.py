@@ -23,7 +23,7 @@ def tune(
         ),
     ] = None,
     gpu: Annotated[str | None, option("--gpu", "NAME", "GPU to compile for.")] = None,
-    meter: Annotated[str | None, option("--meter", "NAME", "model (no GPU: predicted), nvml or zeus.")] = None,
+    meter: Annotated[str | None, option("--meter", "NAME", "model (no GPU: predicted), nvml, zeus, external.")] = None,
     size: Annotated[list[str] | None, option("--size", "NAME=N", "Of the operator, such as m=16,n=4096.")] = None,
     configs: Annotated[str | None, option("--configs", "N", "Compile at most so many [200].")] = None,
     check: Annotated[str | None, option("--check", "WHAT", "Test winners, all or none against torch.")] = None,
@@ -54,7 +54,7 @@ def tune(
         str | None, option("--residency", "WHAT", "loop (default) or stream: what is read is in DRAM.")
     ] = None,
     workers: Annotated[str | None, option("--workers", "N", "Processes that compile [one a processor].")] = None,
-    timeout: Annotated[str | None, option("--timeout", "S", "Processor time for one compilation [60].")] = None,
+    timeout: Annotated[str | None, option("--timeout", "S", "Processor time for one compilation or test [60].")] = None,
     cache: Annotated[Path | None, option("--cache", "FILE", "Of what was compiled.")] = None,
     winners: Annotated[Path | None, option("--winners", "FILE", "Add the winner to this JSON file.")] = None,
     model: Annotated[str | None, option("--model", "NAME", "Tune the operators of a model that matter.")] = None,

@@ -24,16 +24,10 @@ def page(found: TuningResult) -> list[Block]:
         rows.append(("fastest", _point(found, found.fastest)))
     if found.candidate is not None and found.candidate not in (found.chosen, found.baseline, found.fastest):
         rows.append(("candidate", _point(found, found.candidate)))
-    cells = tuple(_cells(name, point) for name, point in rows)
-    heads = ("", "time", "energy", "power", "readings", "configuration")
-    blocks: list[Block] = [
-        Facts((("result", (found.verdict,)),)),
-        Table(heads, cells, "lrrrrl", elastic=5),
-    ]
+    blocks: list[Block] = [Facts((("result", (found.verdict,)),)), _table("", rows)]
     front = found.front
     if len(front) > 1:
-        shown = tuple(_cells("", point) for point in front[:_FRONT])
-        blocks.append(Table(("front", *heads[1:]), shown, "lrrrrl", elastic=5))
+        blocks.append(_table("front", [("", point) for point in front[:_FRONT]]))
     return [*blocks, Facts(tuple(_evidence(found)), "dim", 12)]
 
 
@@ -75,7 +69,7 @@ def draw(found: TuningResult, path: Path) -> None:
     subtitle = [found.verdict, f"chosen: {described(found.chosen)}"]
     if found.baseline != found.chosen:
         subtitle.append(f"baseline: {described(found.baseline)}")
-    subtitle.append(f"{len(read)} of {len(found.points)} timed configurations were read")
+    subtitle.append(", ".join(found.effort))
     name = str(found.facts.device)
     chart = tuning_plot.time_energy(drawn, limit, (unit, joule_unit), title=name, subtitle=subtitle)
     files.write_atomic(path, plots.written(chart, path.suffix.lower().removeprefix(".")))
@@ -86,12 +80,23 @@ def described(config: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 
+def _table(head: str, rows: list[tuple[str, Point]]) -> Table:
+    """Points in a table; a column without any figure is left out."""
+    heads = (head, "time", "energy", "power", "readings", "configuration")
+    cells = [_cells(name, point) for name, point in rows]
+    kept = [at for at in range(len(heads)) if at == 0 or any(row[at] for row in cells)]
+    return Table(
+        tuple(heads[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in cells),
+        "".join("lrrrrl"[at] for at in kept), elastic=len(kept) - 1,
+    )  # fmt: skip
+
+
 def _kind(found: TuningResult, point: Point) -> str:
     if dict(point.config) == dict(found.chosen):
         return "chosen"
     if dict(point.config) == dict(found.baseline):
         return "baseline"
-    return "on the front" if point.on_front else "read"
+    return "on the front" if point.on_front else "other"
 
 
 def _point(found: TuningResult, config: Mapping[str, Any]) -> Point:
@@ -112,19 +117,19 @@ def _cells(name: str, point: Point) -> tuple[str, ...]:
 
 def _evidence(found: TuningResult) -> list[tuple[str, tuple[str, ...]]]:
     facts = found.facts
+    slack = "" if found.objective == "time" else f", slack {found.slack:.1%}"
     items: list[tuple[str, tuple[str, ...]]] = [
-        ("search", (f"{found.strategy}, slack {found.slack:.1%}:", f"{found.latency_evaluations} timed,",
-                    f"{found.eligible} within the slack,", f"{found.energy_readings} energy readings")),
-    ]  # fmt: skip
+        ("search", (f"{found.strategy}{slack}:", *(f"{part}," for part in found.effort[:-1]), found.effort[-1])),
+    ]
     if found.answered_by_log:
         items.append(("log", (f"{found.answered_by_log} answers came from the log",)))
     if found.objective == "energy":
         items.append(("meter", (f"{facts.name}: {facts.method}",)))
         conditions = []
         if found.temperature_c is not None:
-            conditions.append("{:.0f} to {:.0f} °C".format(*found.temperature_c))
+            conditions.append(_range(found.temperature_c, "°C"))
         if found.clock_mhz is not None:
-            conditions.append("{:.0f} to {:.0f} MHz".format(*found.clock_mhz))
+            conditions.append(_range(found.clock_mhz, "MHz"))
         if facts.cap_w is not None:
             conditions.append(f"cap {facts.cap_w:.0f} W")
         if found.duty is not None and facts.name != "replay":
@@ -142,3 +147,8 @@ def _evidence(found: TuningResult) -> list[tuple[str, tuple[str, ...]]]:
         items.append(("failed", (f"{failed} configurations, mostly {first}",)))
     items += [("note", (note,)) for note in (*facts.notes, *found.notes)]
     return items
+
+
+def _range(ends: tuple[float, float], unit: str) -> str:
+    low, high = (f"{end:,.0f}" for end in ends)
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"

@@ -7,18 +7,18 @@ from typing import Any
 
 from joulecast.reports.plots import styled, the_altair
 
-_READ, _FRONT, _BASELINE, _CHOSEN = "#9cc3d5", "#2a6f97", "#e07a5f", "#1f7a4d"
+_OTHER, _FRONT, _BASELINE, _CHOSEN = "#9cc3d5", "#2a6f97", "#e07a5f", "#1f7a4d"
 
 
 def time_energy(
     rows: Sequence[Mapping[str, Any]], limit: float, units: tuple[str, str], *, title: str, subtitle: Sequence[str]
 ) -> Any:
-    """A chart of the configurations whose energy was read.
+    """A chart of the configurations whose energy is known.
 
     Parameters
     ----------
     rows : sequence of mapping
-        With ``time``, ``energy``, ``kind`` (``read``, ``front``, ``baseline`` or ``chosen``) and ``label``.
+        With ``time``, ``energy``, ``kind`` (``other``, ``on the front``, ``baseline`` or ``chosen``) and ``label``.
     limit : float
         Longest time within the slack, in the unit of ``time``.
     units : (str, str)
@@ -28,9 +28,9 @@ def time_energy(
         One line each.
     """
     alt = the_altair()
-    kinds = ["read", "on the front", "baseline", "chosen"]
+    kinds = ["other", "on the front", "baseline", "chosen"]
     colour = alt.Color(
-        "kind:N", title=None, sort=kinds, scale=alt.Scale(domain=kinds, range=[_READ, _FRONT, _BASELINE, _CHOSEN]),
+        "kind:N", title=None, sort=kinds, scale=alt.Scale(domain=kinds, range=[_OTHER, _FRONT, _BASELINE, _CHOSEN]),
         legend=alt.Legend(orient="top"),
     )  # fmt: skip
     shape = alt.Shape(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +23,12 @@ from joulecast.tuning.space import Config
 _TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
           "i16": "int16", "i8": "int8", "i1": "bool", "u8": "uint8", "fp8e4nv": "float8_e4m3fn",
           "fp8e5": "float8_e5m2"}  # fmt: skip
+
+#: Tests that take too long before the others are given up, where none has come to an end.
+PATIENCE = 5
+
+#: How the verdicts begin on a test that took too long, and on one that was given up.
+TOO_LONG, NOT_TESTED = "took more than", "not tested"
 
 #: A tensor of more is a slip: no board holds it.
 _MOST_BYTES = 1e12
@@ -73,7 +79,12 @@ def wrong(spec: KernelSpec, config: Config, outputs: Mapping[str, Any], expected
     return ""
 
 
-def interpreted(spec: KernelSpec, configs: Sequence[Config], timeout_s: float = 300.0) -> list[str | None]:
+def constants_key(spec: KernelSpec, config: Config) -> str:
+    """The same for configurations with the same constexprs: warps and stages change no result in the interpreter."""
+    return repr(sorted(spec.constexprs(config).items()))
+
+
+def interpreted(spec: KernelSpec, configs: Sequence[Config], timeout_s: float = 60.0) -> list[str | None]:
     """Whether each of `configs` computes what the reference does, on the small problem of the spec.
 
     Parameters
@@ -81,14 +92,15 @@ def interpreted(spec: KernelSpec, configs: Sequence[Config], timeout_s: float = 
     spec : KernelSpec
         With a reference, and with `KernelSpec.small` where its own problem is large.
     configs : sequence of mapping
-        Those with the same constexprs are tested once: warps and stages change no result here.
+        Those with the same `constants_key` are tested once.
     timeout_s : float
-        Processor time for all of them. [s]
+        Processor time for each; `WALL_OVER_PROCESSOR` times as much by the time of day. Its process is ended then, and
+        another goes on with the next. [s]
 
     Returns
     -------
     list of str or None
-        Empty where right, else what is wrong; None where it was not tested in time.
+        Empty where right, else what is wrong, such as that it took too long; None where there is no reference.
 
     Raises
     ------
@@ -99,7 +111,7 @@ def interpreted(spec: KernelSpec, configs: Sequence[Config], timeout_s: float = 
 
 
 def interpreted_all(
-    several: Sequence[tuple[KernelSpec, Sequence[Config]]], timeout_s: float = 300.0
+    several: Sequence[tuple[KernelSpec, Sequence[Config]]], timeout_s: float = 60.0
 ) -> list[list[str | None]]:
     """As `interpreted`, of several kernels in one process."""
     torch = need_torch()
@@ -108,10 +120,10 @@ def interpreted_all(
     places: list[list[int | None]] = []
     for spec, configs in several:
         tested = _without_bf16(spec if spec.small is None else spec.small())
-        seen: dict[tuple[tuple[str, str], ...], int] = {}
+        seen: dict[str, int] = {}
         mine: list[int | None] = []
         for config in configs:
-            key = tuple(sorted((k, repr(v)) for k, v in tested.constexprs(config).items()))
+            key = constants_key(tested, config)
             if tested.reference is not None and key not in seen:
                 seen[key] = len(runs)
                 given = torch_tensors(tested, config)
@@ -149,21 +161,42 @@ def _run(
     environment = {**os.environ, "TRITON_INTERPRET": "1", INTERPRETS: "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         torch.save(runs, Path(folder) / "job.pt")
-        command = [sys.executable, "-m", "joulecast.tuning.interpreter", folder, str(timeout_s)]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            wall_s = WALL_OVER_PROCESSOR * timeout_s
-            subprocess.run(command, env=environment, capture_output=True, timeout=wall_s, check=False)
+        command = [sys.executable, "-m", "joulecast.tuning.interpreter", folder]
+        bounds = [str(timeout_s), str(WALL_OVER_PROCESSOR * timeout_s)]
+        ended: dict[int, str] = {}
+        first = 0
+        while first < len(runs) and not len(ended) == first >= PATIENCE:
+            done = subprocess.run([*command, str(first), *bounds], env=environment, capture_output=True, check=False)
+            written = range(first, len(runs))
+            first = next((number for number in written if not _file(folder, number).is_file()), len(runs))
+            if first < len(runs):  # in which the process ended: another goes on behind it
+                ended[first] = _ended(done.returncode, timeout_s)
+                first += 1
+        ended |= dict.fromkeys(range(first, len(runs)), f"{NOT_TESTED}, as {first} before it came to no end")
         verdicts: list[str | None] = []
         for number, (spec, config, expected) in enumerate(due):
-            file = Path(folder) / f"{number}.pt"
-            if not file.is_file():
-                verdicts.append(None)
+            if number in ended:
+                verdicts.append(ended[number])
                 continue
-            left = torch.load(file, weights_only=True)
+            left = torch.load(_file(folder, number), weights_only=True)
             if "trouble" in left:
                 raise InputError(f"{spec.name}: can't be loaded in another process: {left['trouble']}")
             verdicts.append(left.get("failure") or wrong(spec, config, left["tensors"], expected))
         return verdicts
+
+
+def _file(folder: str, number: int) -> Path:
+    return Path(folder) / f"{number}.pt"
+
+
+def _ended(code: int, timeout_s: float) -> str:
+    """Why a test came to no end, by how its process did."""
+    if code == -signal.SIGXCPU:
+        return f"{TOO_LONG} {timeout_s:g} s of processor time in the test against the reference"
+    if code == -signal.SIGALRM:
+        return f"{TOO_LONG} {WALL_OVER_PROCESSOR * timeout_s:g} s in the test against the reference"
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"ends the interpreter with {how}"
 
 
 def _without_bf16(spec: KernelSpec) -> KernelSpec:

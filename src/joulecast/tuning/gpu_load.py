@@ -107,6 +107,9 @@ def right_on_gpu(spec: KernelSpec, config: Config, torch: Any) -> str:
         return ""
     given = torch_tensors(spec, config, "cuda")
     numbers = {name: value for name, value in spec.arguments_of(config).items() if name not in given}
-    spec.kernel[spec.grid(config)](**given, **numbers, **spec.constexprs(config), **spec.options(config))
-    torch.cuda.synchronize()
+    try:
+        spec.kernel[spec.grid(config)](**given, **numbers, **spec.constexprs(config), **spec.options(config))
+        torch.cuda.synchronize()
+    except Exception as error:  # compilers and drivers raise what they like
+        return f"the launch fails: {shortened(error)}"
     return wrong(spec, config, given, spec.reference(given))

@@ -6,21 +6,25 @@ import importlib
 import importlib.util
 import math
 import resource
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 
-def main(folder: str, seconds: float) -> None:
-    """Run each launch of ``job.pt`` in `folder` and write what it leaves in the tensors, one file a launch.
+def main(folder: str, first: int, seconds: float, wall_s: float) -> None:
+    """Run the launches of ``job.pt`` in `folder` from `first` on, and write what each leaves in the tensors to a file.
 
-    After `seconds` of processor time the process ends; what is written by then counts.
+    A launch that takes more than `seconds` of processor time, or `wall_s` by the time of day, ends the process; what
+    is written by then counts. [s]
     """
-    resource.setrlimit(resource.RLIMIT_CPU, (max(math.ceil(seconds), 1), resource.RLIM_INFINITY))
     import torch
+    import triton  # noqa: F401 - the time that it takes to load is no launch's
 
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     runs = torch.load(Path(folder) / "job.pt", weights_only=True)
-    for number, run in enumerate(runs):
+    for number, run in enumerate(runs[first:], first):
+        _bound(seconds, wall_s)
         answer: dict[str, Any] = {"tensors": run["tensors"]}
         try:
             kernel = found(**run["kernel"])
@@ -34,6 +38,14 @@ def main(folder: str, seconds: float) -> None:
         unfinished = Path(folder) / f"{number}.part"
         torch.save(answer, unfinished)
         unfinished.rename(Path(folder) / f"{number}.pt")
+
+
+def _bound(seconds: float, wall_s: float) -> None:
+    """From now on, the kernel of the operating system ends this process after so long."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = math.ceil(used.ru_utime + used.ru_stime + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+    signal.setitimer(signal.ITIMER_REAL, wall_s)
 
 
 def found(module: str, file: str, name: str, path: list[str]) -> Any:
@@ -66,4 +78,4 @@ def found(module: str, file: str, name: str, path: list[str]) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))

@@ -23,6 +23,7 @@ from joulecast.tuning.clocked import CLOCK, LIMIT, ClockedEvaluator, kernel_part
 from joulecast.tuning.evaluator import Evaluator
 from joulecast.tuning.kernelspec import KernelSpec, checked
 from joulecast.tuning.predicted import AtClocks, predicted
+from joulecast.tuning.reasons import grouped
 from joulecast.tuning.result import TuningResult
 from joulecast.tuning.space import Code, Config, Space
 from joulecast.tuning.triton_evaluator import TritonEvaluator
@@ -92,7 +93,7 @@ def tune_kernel(
     workers : int
         Processes that compile; 0 for one a processor.
     timeout_s : float
-        Processor time for one compilation. [s]
+        Processor time for one compilation, and for one test in the interpreter. [s]
     seed : int
     tell : callable, optional
         Takes what is being done and the share that is done.
@@ -156,7 +157,7 @@ def tune_kernel(
             evaluator, configs, np.random.default_rng(seed), None if baseline is None else kernel_part(baseline)
         )
         if not ready:
-            why = max(evaluator.report.reasons, key=lambda reason: evaluator.report.reasons[reason], default="")
+            why = next(iter(grouped(evaluator.report.reasons)), "")
             raise InfeasibleError(f"no configuration of {spec.name} can be launched on {described.name}: {why}")
         space = with_clocks(Space.of_list(ready), _several(clocks), _several(limits))
         if counting is None:

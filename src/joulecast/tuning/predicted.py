@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from joulecast.tuning.aot.built import Report
 from joulecast.tuning.clocked import CLOCK, LIMIT, kernel_part
 from joulecast.tuning.kernelspec import KernelSpec
 from joulecast.tuning.log import key_of
+from joulecast.tuning.reasons import grouped
 from joulecast.tuning.result import Point, TuningResult
 from joulecast.tuning.space import Config
 from joulecast.tuning.triton_evaluator import Floats, TritonEvaluator
@@ -26,11 +28,19 @@ class PredictedResult(TuningResult):
     """A `TuningResult` that no meter stands behind: physics priced compiled kernels."""
 
     @property
+    def effort(self) -> tuple[str, ...]:
+        """What the search took, in a few words each."""
+        within = () if self.objective == "time" else (f"{self.eligible:,} within the slack",)
+        return f"{len(self.points):,} predicted", *within, "none measured"
+
+    @property
     def verdict(self) -> str:
         """The answer in a line."""
         by = {key_of(point.config): point for point in self.points}
         chosen, base = by[key_of(self.chosen)], by[key_of(self.baseline)]
-        if self.objective == "time" or key_of(self.chosen) == key_of(self.baseline):
+        if key_of(self.chosen) == key_of(self.baseline):
+            if self.objective == "time":
+                return f"predicted, not measured: the fastest of {len(self.points):,} that can be launched"
             return "predicted, not measured: no other within the slack promises less energy than the baseline"
         assert chosen.energy_j is not None
         assert base.energy_j is not None
@@ -68,6 +78,11 @@ class AtClocks:
     def report(self) -> Report:
         """Of compiling."""
         return self._plain.report
+
+    @property
+    def endless(self) -> str:
+        """As `TritonEvaluator.endless`."""
+        return self._plain.endless
 
     @property
     def facts(self) -> MeterFacts:
@@ -131,7 +146,7 @@ def predicted(
     objective : str
     baseline : mapping or None
     check : str
-        ``winners`` tests the chosen and the fastest, and goes on without those that are wrong.
+        What is tested: ``all``, or of ``winners`` the chosen and the fastest; the search goes on without what is wrong.
     begun : float
         When the search did, by `time.perf_counter`. [s]
 
@@ -143,7 +158,7 @@ def predicted(
     left = list(configs)
     notes = [f"{evaluator.report.compiled} compiled, {evaluator.report.cached} from the cache, "
              f"{evaluator.report.pruned} pruned before"]  # fmt: skip
-    failed: dict[str, int] = dict(evaluator.report.reasons)
+    failed = Counter(evaluator.report.reasons)
     while True:
         time_s, power_w = evaluator.prior(left) or (np.ones(0), np.ones(0))
         energy_j = time_s * power_w
@@ -151,18 +166,20 @@ def predicted(
         limit = time_s[fastest] * (1.0 + slack)
         eligible = np.flatnonzero(time_s <= limit)
         best = int(eligible[np.argmin(energy_j[eligible])]) if objective == "energy" else fastest
-        told = _wrong(evaluator, [left[best], left[fastest]]) if check == "winners" else {}
-        bad = [config for config in (left[best], left[fastest]) if told.get(key_of(config))]
+        due = {"all": left, "winners": [left[best], left[fastest]], "none": []}[check]
+        bad = {key_of(config): why for config, why in evaluator.verified(due) if why}
         if not bad:
             break
-        for config in bad:
-            failed[f"correctness: {told[key_of(config)]}"] = failed.get(f"correctness: {told[key_of(config)]}", 0) + 1
-        left = [config for config in left if not told.get(key_of(config))]
+        failed.update(f"correctness: {why}" for why in bad.values())
+        left = [config for config in left if key_of(config) not in bad]
+        if evaluator.endless:
+            said = "more time (timeout_s, --timeout) or a small problem in small may help; check none tests nothing"
+            raise InfeasibleError(f"{evaluator.spec.name} could not be tested: each {evaluator.endless}: {said}")
         if not left:
-            raise InfeasibleError(f"no configuration of {evaluator.spec.name} is right: {told[key_of(bad[0])]}")
+            why = next(iter(grouped(Counter(bad.values()))))
+            raise InfeasibleError(f"no configuration of {evaluator.spec.name} is right: {why}")
     if check != "none" and evaluator.spec.reference is not None:
-        untested = check == "winners" and any(one is None for one in told.values())
-        notes.append("the chosen one was not tested in time" if untested else "tested against the reference on the CPU")
+        notes.append("tested against the reference on the CPU")
     bounds = evaluator.told(left[best])["bound_by"]
     notes.append(f"predicted to be bound by {bounds} at {evaluator.told(left[best])['clock_mhz']:.0f} MHz")
     order = np.argsort(time_s, kind="stable")
@@ -180,10 +197,6 @@ def predicted(
     return PredictedResult(
         evaluator.question, "prediction", objective, slack, left[best], base, left[fastest],
         left[best] if key_of(left[best]) != key_of(base) else None, None, float(time_s[best] / time_s[fastest]),
-        tuple(points), evaluator.facts, 0, 0, 0, len(eligible), {}, failed, None,
+        tuple(points), evaluator.facts, 0, 0, 0, len(eligible), {}, grouped(failed), None,
         (min(clocks), max(clocks)), None, {}, time.perf_counter() - begun, 0.0, tuple(notes),
     )  # fmt: skip
-
-
-def _wrong(evaluator: TritonEvaluator | AtClocks, configs: Sequence[Config]) -> dict[str, str | None]:
-    return {key_of(config): told for config, told in evaluator.verified(configs)}

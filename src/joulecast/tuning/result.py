@@ -10,7 +10,9 @@ import numpy as np
 
 from joulecast.meters.judge import remark_on_duty
 from joulecast.meters.reading import MeterFacts, Reading
+from joulecast.tuning.log import key_of
 from joulecast.tuning.models import PowerModel, Scores, described, scores
+from joulecast.tuning.reasons import grouped
 from joulecast.tuning.session import Session
 from joulecast.tuning.space import Code, Config
 from joulecast.tuning.statistics import Saving
@@ -112,10 +114,21 @@ class TuningResult:
         return tuple(point for point in self.points if point.on_front)
 
     @property
+    def effort(self) -> tuple[str, ...]:
+        """What the search took, in a few words each."""
+        timed = f"{self.latency_evaluations:,} timed"
+        if self.objective == "time":
+            return (timed,)
+        return timed, f"{self.eligible:,} within the slack", f"{self.energy_readings:,} energy readings"
+
+    @property
     def verdict(self) -> str:
         """The answer in a line."""
         if self.objective == "time":
-            return "the fastest of those that were timed"
+            by = {key_of(point.config): point.time_s for point in self.points}
+            ratio = by[key_of(self.chosen)] / by[key_of(self.baseline)]
+            against = "" if ratio == 1.0 else f", {ratio - 1.0:+.1%} time against the baseline"
+            return f"the fastest of {len(self.points):,} that were timed{against}"
         if self.saving is None:
             return "no significant saving: nothing within the slack reads lower than the baseline"
         low, high = self.saving.lower, self.saving.upper
@@ -187,7 +200,7 @@ def result_of(session: Session, wanted: Wanted, found: Found, name: str, seconds
         config(found.baseline), config(found.fastest), None if found.candidate is None else config(found.candidate),
         found.saving, session.times[found.chosen] / session.times[found.fastest],
         _points(session, wanted, found), session.facts, len(session.times), session.energy_readings,
-        session.answered_by_log, found.eligible, dict(session.refused), dict(session.failed),
+        session.answered_by_log, found.eligible, grouped(session.refused), grouped(session.failed),
         _range([reading.temperature_c for reading in seen]), _range([reading.clock_mhz for reading in seen]),
         min(duties) if duties else None, scored(session), seconds, session.overhead_s,
         tuple(notes),

@@ -156,7 +156,7 @@ class Session:
                     self.readings.setdefault(code, []).append(reading)
                 return reading
             reason = reading.refused
-            self.refused[_without_numbers(reason)] += 1
+            self.refused[reason] += 1
         raise InfeasibleError(f"{REFUSALS} readings in a row of {dict(self.config(code))} were refused: {reason}")
 
     def features(self, codes: Sequence[Code]) -> Floats:
@@ -212,9 +212,3 @@ class Session:
         if code not in self._keys:
             self._keys[code] = key_of(self.config(code))
         return self._keys[code]
-
-
-def _without_numbers(text: str) -> str:
-    """`text` with numbers left out, so that refusals of one kind count together."""
-    words = text.split(";")[0].split()
-    return " ".join(word for word in words if not any(letter.isdigit() for letter in word))

@@ -16,7 +16,7 @@ from joulecast.meters.reading import Meter, MeterFacts, Reading
 from joulecast.tuning.aot.built import Built, Refused, Report, build
 from joulecast.tuning.aot.cache import Cache
 from joulecast.tuning.aot.targets import limits_of
-from joulecast.tuning.correctness import interpreted
+from joulecast.tuning.correctness import NOT_TESTED, PATIENCE, TOO_LONG, constants_key, interpreted
 from joulecast.tuning.evaluator import Check
 from joulecast.tuning.kernelspec import KernelSpec, need_triton
 from joulecast.tuning.log import key_of
@@ -56,7 +56,7 @@ class TritonEvaluator:
     workers : int
         Processes that compile; 0 for one a processor.
     timeout_s : float
-        Processor time for one compilation. [s]
+        Processor time for one compilation, and for one test in the interpreter. [s]
     tell : callable
         Takes what is being done and the share that is done.
     """
@@ -81,6 +81,7 @@ class TritonEvaluator:
         self._prices: dict[str, tuple[float, float, float, float, bool, str, float, float]] = {}
         self._load: tuple[str, Any] | None = None
         self._prepared = False
+        self._verdicts: dict[str, str | None] = {}
 
     @property
     def question(self) -> Mapping[str, Any]:
@@ -148,14 +149,25 @@ class TritonEvaluator:
         return checks
 
     def verified(self, configs: Sequence[Config]) -> list[tuple[Config, str | None]]:
-        """Each of `configs` with what is wrong with its result: empty where right, None where it was not tested."""
+        """Each of `configs` with what is wrong with its result: empty where right, None without a reference."""
         if self.spec.reference is None:
             return [(config, None) for config in configs]
         if self.torch is None:
-            return list(zip(configs, interpreted(self.spec, configs), strict=True))
+            new = {constants_key(self.spec, config): config for config in configs}
+            new = {key: config for key, config in new.items() if key not in self._verdicts}
+            self._verdicts.update(zip(new, interpreted(self.spec, list(new.values()), self.timeout_s), strict=True))
+            return [(config, self._verdicts[constants_key(self.spec, config)]) for config in configs]
         from joulecast.tuning.gpu_load import right_on_gpu
 
         return [(config, right_on_gpu(self.spec, config, self.torch)) for config in configs]
+
+    @property
+    def endless(self) -> str:
+        """Why every test so far came to no end, once all, or `PATIENCE` of them, did; else empty."""
+        told = list(self._verdicts.values())
+        tested = {constants_key(self.spec, one.config) for one in self._built.values() if isinstance(one, Built)}
+        ended = [why for why in told if why and why.startswith((TOO_LONG, NOT_TESTED))]
+        return ended[0] if len(ended) == len(told) >= min(PATIENCE, len(tested)) > 0 else ""
 
     def latency(self, config: Config, count: int) -> Floats:
         """Times of launches. [s]"""
@@ -236,5 +248,4 @@ class TritonEvaluator:
         mine.pruned, mine.cached = mine.pruned + report.pruned, mine.cached + report.cached
         mine.compiled, mine.failed = mine.compiled + report.compiled, mine.failed + report.failed
         mine.compile_s += report.compile_s
-        for reason, count in report.reasons.items():
-            mine.reasons[reason] = mine.reasons.get(reason, 0) + count
+        mine.reasons.update(report.reasons)

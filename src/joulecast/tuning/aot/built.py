@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -70,6 +71,8 @@ class Report:
         Configurations refused before compiling, answered by the cache, compiled, and refused by the compiler.
     compile_s : float
         Processor time over compiled configurations. [s]
+    reasons : Counter of str
+        Configurations that can't be launched, by stage and whole reason.
     """
 
     pruned: int = 0
@@ -77,7 +80,7 @@ class Report:
     compiled: int = 0
     failed: int = 0
     compile_s: float = 0.0
-    reasons: dict[str, int] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
 
 
 def build(
@@ -151,9 +154,7 @@ def build(
     whole = [one for one in found if one is not None]
     for one in whole:
         if isinstance(one, Refused):
-            kind = f"{one.stage}: {one.reason.split(' of ')[0].split(',')[0]}"
-            kind = " ".join(word for word in kind.split() if not any(letter.isdigit() for letter in word))
-            report.reasons[kind] = report.reasons.get(kind, 0) + 1
+            report.reasons[f"{one.stage}: {one.reason}"] += 1
     return whole, report
 
 

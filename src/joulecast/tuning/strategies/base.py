@@ -12,6 +12,7 @@ from joulecast.errors import InfeasibleError
 from joulecast.meters.reading import Reading
 from joulecast.meters.recording import STATES
 from joulecast.tuning.fastest import Search, Settings, run
+from joulecast.tuning.reasons import grouped
 from joulecast.tuning.session import Session
 from joulecast.tuning.space import Code, Space
 from joulecast.tuning.statistics import Saving, Standing, blocks_needed, saving_of
@@ -117,9 +118,14 @@ def time_all_that_matter(session: Session, wanted: Wanted, pool: list[Code]) -> 
         _lower(session, wanted, everything)
     ran = {code: time for code, time in session.times.items() if np.isfinite(time)}
     if not ran:
-        why = ", ".join(f"{count} x {reason}" for reason, count in session.failed.most_common(3))
-        raise InfeasibleError(f"no configuration of {len(session.times)} tried runs: {why}")
+        raise nothing_ran(session)
     return min(ran, key=lambda code: (ran[code], code))
+
+
+def nothing_ran(session: Session) -> InfeasibleError:
+    """What to raise where every configuration failed."""
+    why = [f"{count} x {reason}" for reason, count in grouped(session.failed).items()][:3]
+    return InfeasibleError(f"no configuration of {len(session.times)} tried runs: {', '.join(why)}")
 
 
 def _climb(session: Session, pool: list[Code], search: Search, most: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from joulecast.tuning.session import Session
 from joulecast.tuning.statistics import Standing
-from joulecast.tuning.strategies.base import Found, Wanted, one_pass, settled, within_slack
+from joulecast.tuning.strategies.base import Found, Wanted, nothing_ran, one_pass, settled, within_slack
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,7 @@ class MeasureAll:
         times = {code: session.time_s(code) for code in pool}
         ran = [code for code in pool if times[code] == times[code]]
         if not ran:
-            from joulecast.errors import InfeasibleError
-
-            raise InfeasibleError(f"none of {len(pool)} configurations runs")
+            raise nothing_ran(session)
         fastest = min(ran, key=lambda code: (times[code], code))
         eligible = within_slack(session, wanted, fastest)
         baseline = wanted.baseline if wanted.baseline is not None else fastest

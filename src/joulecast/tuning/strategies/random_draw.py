@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.errors import InfeasibleError
 from joulecast.tuning.session import Session
 from joulecast.tuning.statistics import Standing
-from joulecast.tuning.strategies.base import Found, Wanted, one_pass, settled, within_slack
+from joulecast.tuning.strategies.base import Found, Wanted, nothing_ran, one_pass, settled, within_slack
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Random:
             session.time_s(code)
         ran = [code for code in drawn if np.isfinite(session.times[code])]
         if not ran:
-            raise InfeasibleError(f"none of {len(drawn)} configurations runs")
+            raise nothing_ran(session)
         fastest = min(ran, key=lambda code: (session.times[code], code))
         eligible = within_slack(session, wanted, fastest)
         baseline = wanted.baseline if wanted.baseline is not None else fastest
