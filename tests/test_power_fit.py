@@ -15,12 +15,12 @@ from joulecast.calibration.power_learning import (
     train_power,
     with_errors,
 )
-from joulecast.calibration.tables import QUALITIES, Measured
+from joulecast.calibration.tables import QUALITIES, Measured, as_written
 from joulecast.coefficients import store
 from joulecast.coefficients.energies import default_power
 from joulecast.gpus import load_gpu
 from joulecast.kernels.work import Conditions
-from joulecast.physics.power import OPERAND_ENERGY, core_scale
+from joulecast.physics.power import OPERAND_ENERGY, core_scale, engine_with
 from joulecast.physics.price import price
 from joulecast.physics.settled import at_clock, under_limit
 from joulecast.workloads.table import op_table
@@ -154,6 +154,33 @@ def test_energies_of_one_gpu_carry_their_limit_and_no_correction():
 def test_operands_that_stay_the_same_take_less_and_never_more():
     assert max(OPERAND_ENERGY.values()) == OPERAND_ENERGY["random"] == 1.0
     assert OPERAND_ENERGY["constant"] < OPERAND_ENERGY["uninitialised"]
+    assert OPERAND_ENERGY["kv_cache_uninitialised"] < OPERAND_ENERGY["uninitialised"]
+
+
+@pytest.mark.parametrize("operands", ["uninitialised", "constant", "kv_cache_uninitialised"])
+def test_what_is_not_random_is_priced_below_what_is_and_learned_apart_from_it(operands):
+    table = op_table("generation_attention", {"batch_size": 64, "past_len": 8191, "num_heads": 32, "num_kv_heads": 8,
+                                              "head_dim": 128})  # fmt: skip
+    random, other = (
+        price(table, H200, Conditions(engine="vllm", operands=one), power=TRUE, power_corrections={})
+        for one in ("random", operands)
+    )
+    assert other.energy.dram_j == pytest.approx(OPERAND_ENERGY[operands] * random.energy.dram_j)
+    assert other.energy.core_j == pytest.approx(OPERAND_ENERGY[operands] * random.energy.core_j)
+    assert engine_with("vllm", operands) != engine_with("vllm", "random") == "vllm"
+
+
+def test_modules_built_without_a_checkpoint_hold_what_nobody_wrote_whatever_their_inputs():
+    batch = measured()
+    module = op_table(
+        "mla_module_generation", {"batch_size": np.full(len(batch), 8), "past_len": 4096, "num_heads": 64}
+    )
+    built = dataclasses.replace(batch, table=module, conditions=Conditions(engine="trtllm", operands="random"))
+    found = as_written(built)
+    assert found.operand_init == found.conditions.operands == "kv_cache_uninitialised"
+    constant = dataclasses.replace(built, conditions=Conditions(engine="trtllm", operands="constant"))
+    others = (batch, constant, dataclasses.replace(built, conditions=Conditions(engine="vllm", operands="random")))
+    assert all(as_written(one) is one for one in others)
 
 
 def test_a_throttled_kernel_settles_where_energies_scale_with_voltage_squared():
