@@ -24,6 +24,8 @@ def shown(page: str) -> str:
 def _of_kind(one: Kind) -> str:
     lines = [f"### {one.name}", "", "| column | holds | default | meaning |", "|---|---|---|---|"]
     lines += [f"| `{column.name}` | {_holds(column)} | {_default(column)} | {column.help} |" for column in one.columns]
+    if one.rules:
+        lines += ["", f"In each row {'; '.join(rule.text for rule in one.rules)}."]
     return "\n".join(lines) + "\n"
 
 

@@ -205,11 +205,16 @@ def test_a_host_that_is_slower_than_the_kernel_is_what_a_timer_shows():
     assert measured_s(5e-6, 0.0, 0.0) == 5e-6
 
 
+#: Sizes that are multiples of another.
+WHOLES = {"in_channels": "groups", "out_channels": "groups", "num_v_heads": "num_k_heads", "nheads": "n_groups"}
+
+
 def random_table(draw, kind_name: str) -> OpTable:
     columns = {}
     for column in KINDS[kind_name].columns:
         if column.type == "size":
-            top = {"kernel_h": 11, "kernel_w": 11, "stride": 4, "dilation": 4, "padding": 5, "inputs": 4, "outputs": 3}
+            top = {"kernel_h": 11, "kernel_w": 11, "stride": 4, "dilation": 4, "padding": 5, "inputs": 4, "outputs": 3,
+                   "groups": 64, "num_k_heads": 64, "n_groups": 64}  # fmt: skip
             columns[column.name] = draw(
                 st.integers(int(column.minimum), min(top.get(column.name, 2**20), int(column.maximum)))
             )
@@ -219,6 +224,12 @@ def random_table(draw, kind_name: str) -> OpTable:
             columns[column.name] = draw(st.sampled_from([dtype.name for dtype in DTYPES]))
         else:
             columns[column.name] = draw(st.floats(column.minimum, min(column.maximum, 100)))
+    for whole, part in WHOLES.items():
+        if whole in columns:
+            columns[whole] *= columns[part]
+    for side, taps in (("height", "kernel_h"), ("width", "kernel_w")):
+        if side in columns:
+            columns[side] += columns["dilation"] * columns[taps]
     return op_table(kind_name, columns)
 
 

@@ -30,7 +30,7 @@ from joulecast.workloads.kinds import ELEMENTWISE, KINDS, REDUCTIONS
 from joulecast.workloads.oplist import operation_rows, read_oplist, workload_of_json, write_oplist
 from joulecast.workloads.request import Request
 from joulecast.workloads.sources import open_workload
-from joulecast.workloads.table import Workload, WorkloadBuilder
+from joulecast.workloads.table import Workload, WorkloadBuilder, op_table
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -83,7 +83,7 @@ def every_kind() -> Workload:
             elif column.type == "dtype":
                 columns[column.name] = "fp16"
             elif column.type == "size":
-                columns[column.name] = min(64 + i, column.maximum)
+                columns[column.name] = min(2 if column.name == "dilation" else 64 + i, column.maximum)
             else:
                 columns[column.name] = min(2.5, column.maximum)
         builder.add(one.name, layer=f"layers.{i % 3}", count=i + 1, shard=("none", "out", "in")[i % 3], **columns)
@@ -669,3 +669,32 @@ def test_the_docs_list_every_column() -> None:
 def test_the_example_in_the_docs_is_the_file() -> None:
     example = (docs_oplist.PAGE.parent / "examples" / "mlp.csv").read_text(encoding="utf-8")
     assert f"```csv\n{example}```" in docs_oplist.PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"op": "context_attention", "num_heads": 8, "num_kv_heads": 16}, "num_heads must be a multiple of num_kv"),
+        ({"op": "generation_attention", "num_heads": 8, "num_kv_heads": 3}, "got num_heads 8, num_kv_heads 3"),
+        ({"op": "moe", "topk": 9, "num_experts": 8}, "topk must not exceed num_experts"),
+        ({"op": "conv2d", "height": 4, "padding": 1, "kernel_h": 7}, "the filter's rows must fit into the padded"),
+        ({"op": "conv2d", "height": 14, "width": 2, "kernel_h": 3}, "the filter's columns must fit"),
+        ({"op": "conv2d", "in_channels": 6, "groups": 4, "kernel_h": 3}, "in_channels must be a multiple of groups"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_refused_with_their_row(tmp_path, row, text):
+    needed = {
+        column.name: "fp16" if column.type == "dtype" else 8
+        for column in KINDS[row["op"]].columns
+        if column.default is None
+    }
+    fine = {"op": "gemm", "m": 1, "n": 1, "k": 1, "dtype": "fp16"}
+    path = write(tmp_path / "ops.json", {"operations": [fine, {**needed, **row}]})
+    with pytest.raises(InputError, match=rf"row 2: {row['op']}: .*{text}"):
+        read_oplist(path)
+
+
+def test_a_filter_as_large_as_the_padded_input_is_one_output():
+    table = op_table("conv2d", {"batch_size": 1, "in_channels": 3, "out_channels": 8, "height": 5, "padding": 1,
+                                "kernel_h": 4, "dilation": 2, "dtype": "fp16"})  # fmt: skip
+    assert len(table) == 1

@@ -6,9 +6,10 @@ Sizes are counts of elements, tokens, heads or bytes, as the names say. Shapes a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from joulecast.errors import UnknownNameError
 
@@ -46,6 +47,28 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """What sizes of one row have to do with each other.
+
+    Attributes
+    ----------
+    columns : tuple of str
+    holds : callable
+        From the arrays of those columns: the rows in which it is so.
+    text : str
+        What must be, for people.
+    """
+
+    columns: tuple[str, ...]
+    holds: Callable[..., Any]
+    text: str
+
+
+def _shared(many: str, few: str) -> Rule:
+    return Rule((many, few), lambda whole, part: whole % part == 0, f"{many} must be a multiple of {few}")
+
+
+@dataclass(frozen=True)
 class Kind:
     """A kind of operation: its name, columns, and the columns that parallel layouts divide.
 
@@ -56,12 +79,15 @@ class Kind:
     split_out, split_in : tuple of str
         Columns divided by the tensor-parallel degree when the operation's outputs (``shard="out"``)
         or its reduction (``shard="in"``, an all-reduce follows) are spread over GPUs.
+    rules : tuple of Rule
+        What a row of it can't be without.
     """
 
     name: str
     columns: tuple[Column, ...]
     split_out: tuple[str, ...] = ()
     split_in: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -143,6 +169,22 @@ _CONVOLUTION = (
     _dtype("dtype", "format of the operands"),
 )
 
+_CONVOLVES = (
+    Rule(
+        ("height", "padding", "kernel_h", "dilation"),
+        lambda rows, padding, taps, dilation: dilation * (taps - 1) < rows + 2 * padding,
+        "the filter's rows must fit into the padded input",
+    ),
+    Rule(
+        ("width", "padding", "kernel_w", "dilation"),
+        lambda columns, padding, taps, dilation: dilation * (taps - 1) < columns + 2 * padding,
+        "the filter's columns must fit into the padded input",
+    ),
+    _shared("in_channels", "groups"),
+    _shared("out_channels", "groups"),
+)
+_GROUPED = (_shared("num_heads", "num_kv_heads"),)
+
 REDUCTIONS = (
     "softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "sum", "max", "mean", "pool",
     "rms_norm_unit", "rms_norm_wide", "rms_norm_late", "add_rms_norm",
@@ -209,8 +251,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 ),
                 split_out=("batch",),
             ),
-            Kind("context_attention", _CAUSAL_ATTENTION, split_out=("num_heads", "num_kv_heads")),
-            Kind("generation_attention", _CAUSAL_ATTENTION, split_out=("num_heads", "num_kv_heads")),
+            Kind("context_attention", _CAUSAL_ATTENTION, split_out=("num_heads", "num_kv_heads"), rules=_GROUPED),
+            Kind("generation_attention", _CAUSAL_ATTENTION, split_out=("num_heads", "num_kv_heads"), rules=_GROUPED),
             Kind(
                 "encoder_attention",
                 (
@@ -223,6 +265,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _dtype("attn_dtype", "format of the attention arithmetic", "bf16"),
                 ),
                 split_out=("num_heads", "num_kv_heads"),
+                rules=_GROUPED,
             ),
             Kind(
                 "attention_backward",
@@ -239,6 +282,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _dtype("attn_dtype", "format of the attention arithmetic", "bf16"),
                 ),
                 split_out=("num_heads", "num_kv_heads"),
+                rules=_GROUPED,
             ),
             Kind(
                 "moe",
@@ -253,6 +297,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     _dtype("dtype", "format of the expert weights"),
                     _choice("distribution", ROUTINGS, "balanced", "how tokens spread over experts"),
                     Column("gated", "size", 1, "1: gate and up projections, 0: up alone", 0, 1),
+                ),
+                rules=(
+                    Rule(
+                        ("topk", "num_experts"),
+                        lambda chosen, experts: chosen <= experts,
+                        "topk must not exceed num_experts",
+                    ),
                 ),
             ),
             Kind("mla_context", _MLA, split_out=("num_heads",)),
@@ -308,6 +359,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     ),
                 ),
                 split_out=("num_k_heads", "num_v_heads"),
+                rules=(_shared("num_v_heads", "num_k_heads"),),
             ),
             Kind(
                 "linear_attention_mamba2",
@@ -335,6 +387,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                     ),
                 ),
                 split_out=("nheads", "n_groups"),
+                rules=(_shared("nheads", "n_groups"),),
             ),
             Kind(
                 "nccl",
@@ -377,9 +430,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 ),
                 split_out=("elements",),
             ),
-            Kind("conv2d", (*_CONVOLUTION, _ZERO_SHARE), split_out=("out_channels",), split_in=("in_channels",)),
-            Kind("conv2d_data_gradient", _CONVOLUTION, split_out=("in_channels",), split_in=("out_channels",)),
-            Kind("conv2d_weight_gradient", _CONVOLUTION, split_out=("out_channels",)),
+            Kind("conv2d", (*_CONVOLUTION, _ZERO_SHARE), ("out_channels",), ("in_channels",), _CONVOLVES),
+            Kind("conv2d_data_gradient", _CONVOLUTION, ("in_channels",), ("out_channels",), _CONVOLVES),
+            Kind("conv2d_weight_gradient", _CONVOLUTION, split_out=("out_channels",), rules=_CONVOLVES),
             Kind(
                 "gather",
                 (

@@ -247,8 +247,8 @@ def op_table(kind_name: str, columns: Mapping[str, Any], *, rows: int | None = N
     Raises
     ------
     InputError
-        For an unknown or missing column, a length that does not match, or a value out of its bounds
-        (the column and the first bad row are named).
+        For an unknown or missing column, a length that does not match, a value out of its bounds, or sizes that
+        contradict each other (the column and the first bad row are named).
     """
     described = kind(kind_name)
     for name in columns:
@@ -272,6 +272,13 @@ def op_table(kind_name: str, columns: Mapping[str, Any], *, rows: int | None = N
                 raise InputError(f"{kind_name} needs its {column.name} in every row: row {row} has none")
             coded = np.where(missing, _default(described.name, column, out, n), coded)
         out[column.name] = coded
+    for rule in described.rules:
+        sizes = [out[name] for name in rule.columns]
+        broken = ~rule.holds(*sizes)
+        if broken.any():
+            row = int(np.argmax(broken))
+            got = ", ".join(f"{name} {one[row]:g}" for name, one in zip(rule.columns, sizes, strict=True))
+            raise InputError(f"{kind_name}: {rule.text}, got {got} in row {row}")
     return OpTable(described.name, out)
 
 
