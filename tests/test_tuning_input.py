@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from joulecast.cli import main
-from joulecast.errors import InputError
+from joulecast.errors import InfeasibleError, InputError
 from joulecast.meters.external import read_powers
+from joulecast.meters.reading import Reading
 from joulecast.meters.recording import read_recording
+from joulecast.tuning.replay import ReplayEvaluator
 from joulecast.tuning.space import Space
 from joulecast.tuning.strategies import strategy
+from joulecast.tuning.tune import replay, search
 
 GOOD = "B,W,time_ms,energy_J\n32,1,1.0,0.1\n64,1,1.1,0.2\n32,2,1.2,0.3\n64,2,1.3,0.4\n"
 
@@ -125,12 +128,12 @@ def test_flags_of_measured_searches_are_not_ignored_with_the_model_meter(flags, 
     assert "nothing is timed or read with the model meter" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flags", [["--readings", "50"], ["--plot", "x.svg"]])
+@pytest.mark.parametrize("flags", [["--readings", "50"], ["--plot", "x.svg"], ["--noise", "0.02"], ["--slack", "0.05"]])
 def test_flags_of_energy_are_not_ignored_with_the_objective_time(flags, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.csv").write_text(GOOD)
     assert main(["tune", "--replay", "space.csv", "--objective", "time", *flags]) == 2
-    assert "the objective time reads none" in capsys.readouterr().err
+    assert "the objective time asks for none" in capsys.readouterr().err
 
 
 def test_a_file_that_holds_no_winners_is_refused_before_anything_is_compiled(capsys, tmp_path):
@@ -170,3 +173,109 @@ def test_a_module_that_leaves_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="can't import leaves_at_once: SystemExit: 4"):
         imported("leaves_at_once:spec")
+
+
+@pytest.mark.parametrize(
+    ("strategy_name", "flags", "said"),
+    [
+        ("paper", ["--evaluations", "10"], "evaluations is a bound of race and random: paper has settings"),
+        ("measure-all", ["--evaluations", "10"], "a bound of race and random"),
+        ("random", ["--readings", "50"], "readings is a bound of race"),
+        ("paper", ["--objective", "time"], "paper looks for energy: race, measure-all, random look for the fastest"),
+    ],
+)
+def test_what_a_strategy_does_not_look_at_is_refused(strategy_name, flags, said, capsys, tmp_path):
+    (tmp_path / "space.csv").write_text(GOOD)
+    assert main(["tune", "--replay", str(tmp_path / "space.csv"), "--strategy", strategy_name, *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--batch", "--size", "--check", "--cache"])
+def test_an_empty_value_is_not_taken_for_none(flag, capsys, tmp_path):
+    (tmp_path / "space.csv").write_text(GOOD)
+    assert main(["tune", "--replay", str(tmp_path / "space.csv"), flag, ""]) == 2
+    assert f"{flag} is of" in capsys.readouterr().err
+
+
+def test_an_empty_size_is_refused(capsys):
+    pytest.importorskip("triton")
+    assert main(["tune", "softmax", "--gpu", "h100", "--size", ""]) == 2
+    assert "--size takes field=value" in capsys.readouterr().err
+
+
+STRATEGIES = [
+    ("race", {}),
+    ("paper", {}),
+    ("random", {}),
+    ("measure-all", {}),
+    ("measure-all", {"eligible_only": True}),
+]
+
+
+def spoilt(energies, rows=40):
+    """A recording whose fastest configurations have these energies; those of the others rise with time."""
+    count = max(rows, len(energies))
+    text = "a,time_ms,energy_J\n"
+    for row in range(count):
+        energy = energies[row] if row < len(energies) else 0.2 + 0.001 * row
+        text += f"{row},{1.0 + 0.001 * row},{energy}\n"
+    return text
+
+
+@pytest.mark.parametrize(("strategy_name", "settings"), STRATEGIES)
+@pytest.mark.parametrize("bad", ["", "0", "-0.2", "nan", "inf"])
+def test_a_row_whose_energy_can_not_be_is_left_out_and_counted(strategy_name, settings, bad, tmp_path):
+    (tmp_path / "space.csv").write_text(spoilt([0.2, bad, 0.15, bad, 0.19]))
+    found = replay(
+        tmp_path / "space.csv", noise=0.001, slack=0.02, strategy_name=strategy_name, settings=settings, seed=1
+    )
+    assert found.chosen == {"a": 2}
+    assert found.baseline == {"a": 0}
+    assert found.saving is not None
+    assert found.saving.estimate == pytest.approx(0.25, abs=0.005)
+    assert sum(found.refused.values()) == 10
+    told = "an energy of" if bad in ("0", "-0.2") else "no energy was recorded"
+    assert all(reason.startswith(told) for reason in found.refused)
+
+
+@pytest.mark.parametrize(("strategy_name", "settings"), STRATEGIES)
+def test_where_the_fastest_has_no_energy_the_next_is_the_baseline(strategy_name, settings, tmp_path):
+    (tmp_path / "space.csv").write_text(spoilt(["", "", 0.25, 0.2]))
+    found = replay(
+        tmp_path / "space.csv", noise=0.001, slack=0.02, strategy_name=strategy_name, settings=settings, seed=1
+    )
+    assert (found.fastest, found.baseline, found.chosen) == ({"a": 0}, {"a": 2}, {"a": 3})
+    assert any("the baseline is the fastest of those whose energy can" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("strategy_name", "settings"), STRATEGIES)
+def test_where_nothing_within_the_slack_can_be_read_the_search_ends_in_a_line(strategy_name, settings, tmp_path):
+    (tmp_path / "space.csv").write_text(spoilt(["0"] * 25))
+    with pytest.raises(InfeasibleError, match=r"none of 21 .* within the slack can't be read: an energy of 0 J"):
+        replay(tmp_path / "space.csv", noise=0.001, slack=0.02, strategy_name=strategy_name, settings=settings)
+
+
+@pytest.mark.parametrize(("strategy_name", "settings"), STRATEGIES)
+def test_a_baseline_of_ones_own_is_timed_whatever_the_strategy_draws(strategy_name, settings, tmp_path):
+    (tmp_path / "space.csv").write_text(spoilt([]) + "999,,\n")
+    bound = {"evaluations": 5} if strategy_name == "random" else {}
+    asked = {"noise": 0.001, "slack": 0.2, "strategy_name": strategy_name, "settings": settings, **bound}
+    assert replay(tmp_path / "space.csv", baseline={"a": 39}, **asked).baseline == {"a": 39}
+    with pytest.raises(InfeasibleError, match=r"the baseline .* does not run: .* no time was recorded"):
+        replay(tmp_path / "space.csv", baseline={"a": 999}, **asked)
+    (tmp_path / "space.csv").write_text(spoilt([0.2, "0"]))
+    with pytest.raises(InfeasibleError, match="the energy of the baseline can't be read"):
+        replay(tmp_path / "space.csv", baseline={"a": 1}, **asked)
+
+
+def test_a_meter_that_reads_nothing_any_more_ends_the_search(tmp_path):
+    class Dead(ReplayEvaluator):
+        replays = False
+
+        def energy(self, *_):
+            return [Reading(0.0, 1e-3, refused="the counter stands still")]
+
+    (tmp_path / "space.csv").write_text(spoilt([]))
+    dead = Dead(read_recording(tmp_path / "space.csv"))
+    with pytest.raises(InfeasibleError, match="no energy of 10 configurations in a row could be read"):
+        search(dead, dead.space, slack=0.5)

@@ -132,10 +132,11 @@ def tune(
         ),
         "strategy_name": strategy, "evaluations": budget, "readings": reads, "log": log, "seed": start,
     }  # fmt: skip
+    told = None if noise == "recorded" else noise
     if given["objective"] == "time":
-        _refuse({"--readings": readings, "--plot": plot}, "of energy: the objective time reads none")
+        of_energy = {"--readings": readings, "--plot": plot, "--noise": told, "--slack": slack != "0.02"}
+        _refuse(of_energy, "of energy: the objective time asks for none")
     if what is not None or model is not None:
-        told = None if noise == "recorded" else noise
         _refuse({"--where": where, "--session": session, "--noise": told}, "of recorded spaces: not with a kernel")
         tune_kernel.writable(winners)
         flags = {"meter": meter, "meter_file": meter_file, "size": size, "configs": configs, "check": check,
@@ -190,7 +191,7 @@ def _values(texts: dict[str, str]) -> dict[str, Any]:
 
 def _refuse(flags: dict[str, Any], why: str) -> None:
     """Refuse flags that would change nothing."""
-    given = [flag for flag, value in flags.items() if value]
+    given = [flag for flag, value in flags.items() if value or value == ""]
     if given:
         raise InputError(f"{', '.join(given)} is {why}")
 

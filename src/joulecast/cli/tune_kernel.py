@@ -36,7 +36,7 @@ def spec_of(what: str, sizes: Mapping[str, Any]) -> KernelSpec:
 
 def sizes(texts: list[str] | None) -> dict[str, Any]:
     """Sizes from ``--size``, several apart by commas."""
-    split = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
+    split = [part.strip() for text in texts or () for part in text.split(",")]
     found: dict[str, Any] = {}
     for name, value in options.pairs("--size", split, example="m=4096").items():
         found[name] = value if name == "dtype" else options.whole("--size", value, minimum=0, example="m=4096")

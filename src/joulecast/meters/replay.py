@@ -93,8 +93,10 @@ class ReplayMeter:
         row = self.recording.row(config)
         time_s = float(self.recording.time_s[row])
         truth = self.truth_j(config)
-        if not (math.isfinite(time_s) and math.isfinite(truth)):
+        if not math.isfinite(time_s):
             raise InfeasibleError(f"{dict(config)} failed when it was recorded: {self.recording.reasons[row]}")
+        if not math.isfinite(truth):
+            return Reading(0.0, time_s, time_s, refused="no energy was recorded")
         place = self._read
         self._read += 1
         if self.noise.cv is None and self.recording.series is not None:

@@ -19,8 +19,9 @@ from joulecast.tuning.evaluator import Check, Evaluator, Floats
 from joulecast.tuning.log import Log, key_of
 from joulecast.tuning.space import Code, Config, Space
 
-#: Readings in a row of one configuration that may be refused before it is given up.
-REFUSALS = 5
+#: Readings in a row of one configuration that may be refused before it is given up, and configurations in a row that
+#: may be given up before the meter is.
+REFUSALS, GIVEN_UP = 5, 10
 
 Telling = Callable[[str, float], None]
 
@@ -31,6 +32,10 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (
 
 #: Stage under which the log keeps what the meter says of itself.
 _METER = "meter"
+
+
+class UnreadableError(InfeasibleError):
+    """The energy of one configuration can't be read: a search goes on without it."""
 
 
 @dataclass
@@ -45,6 +50,8 @@ class Session:
     rng : numpy.random.Generator
     tell : callable
         Takes what is being done and the share that is done.
+    unreadable : dict of tuple to str
+        Configurations whose energy can't be read, with the reason of the last reading that was refused.
     """
 
     space: Space
@@ -55,6 +62,7 @@ class Session:
     checks: dict[Code, Check] = field(default_factory=dict)
     times: dict[Code, float] = field(default_factory=dict)
     readings: dict[Code, list[Reading]] = field(default_factory=dict)
+    unreadable: dict[Code, str] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     energy_readings: int = 0
@@ -62,6 +70,7 @@ class Session:
     outside_s: float = 0.0
     _asked: Counter[tuple[str, Code]] = field(default_factory=Counter)
     _facts: MeterFacts | None = None
+    _in_a_row: int = 0
 
     def __post_init__(self) -> None:
         self._start = time.perf_counter()
@@ -145,8 +154,10 @@ class Session:
 
         Raises
         ------
-        InfeasibleError
+        UnreadableError
             If `REFUSALS` in a row are refused.
+        InfeasibleError
+            If that is so of `GIVEN_UP` configurations in a row, unless they come from a recording.
         """
         reason = ""
         for _ in range(REFUSALS):
@@ -154,10 +165,16 @@ class Session:
             if not reading.refused:
                 if stage == "energy":
                     self.readings.setdefault(code, []).append(reading)
+                self._in_a_row = 0
                 return reading
             reason = reading.refused
             self.refused[reason] += 1
-        raise InfeasibleError(f"{REFUSALS} readings in a row of {dict(self.config(code))} were refused: {reason}")
+        self.unreadable[code] = reason
+        self._in_a_row += 1
+        told = f"{REFUSALS} readings in a row of {dict(self.config(code))} were refused: {reason}"
+        if self._in_a_row >= GIVEN_UP and not self._replays:
+            raise InfeasibleError(f"no energy of {GIVEN_UP} configurations in a row could be read; at last, {told}")
+        raise UnreadableError(told)
 
     def features(self, codes: Sequence[Code]) -> Floats:
         """Parameters as numbers, with what the evaluator and the checks know beside, shape (n, f)."""
@@ -191,10 +208,14 @@ class Session:
         self._facts = facts
         return reading
 
+    @property
+    def _replays(self) -> bool:
+        return bool(getattr(self.evaluator, "replays", False))
+
     def _recall(self, ask: Callable[[], object]) -> None:
         """Count an answer of the log; a recording is asked all the same, as its noise follows from what was asked."""
         self.answered_by_log += 1
-        if getattr(self.evaluator, "replays", False):
+        if self._replays:
             ask()
 
     def _made(self, kind: type[_Kind], held: Any) -> _Kind:

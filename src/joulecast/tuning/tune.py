@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.errors import InputError
+from joulecast.errors import InfeasibleError, InputError, shortened
 from joulecast.tuning.evaluator import Evaluator
 from joulecast.tuning.fastest import Settings
 from joulecast.tuning.log import Log
 from joulecast.tuning.result import TuningResult, result_of
 from joulecast.tuning.session import Session, Telling
 from joulecast.tuning.space import Config, Space
-from joulecast.tuning.strategies import Wanted, strategy
+from joulecast.tuning.strategies import BOUNDED, TIMING, Wanted, strategy
 
 OBJECTIVES = ("energy", "time")
 
@@ -51,9 +51,9 @@ def search(
     baseline : mapping, optional
         What savings are told against; the fastest found where it is not given.
     evaluations : int, optional
-        Configurations timed at most (before what is likely within the slack is added).
+        Configurations timed at most (before what is likely within the slack is added), by race and random.
     readings : int, optional
-        Readings of energy at most, about.
+        Readings of energy at most, about, by race.
     log : path, optional
         Every outcome is kept there; a search that was stopped, or is asked again, answers from it.
     seed : int
@@ -81,7 +81,12 @@ def search(
     for name, value in (("evaluations", evaluations), ("readings", readings)):
         if value is not None and value < 1:
             raise InputError(f"{name} must be 1 or more, not {value}")
+        if value is not None and strategy_name not in BOUNDED[name]:
+            takers = " and ".join(BOUNDED[name])
+            raise InputError(f"{name} is a bound of {takers}: {strategy_name} has settings of its own")
     chosen = strategy(strategy_name, **dict(settings or {}))
+    if objective == "time" and strategy_name not in TIMING:
+        raise InputError(f"{strategy_name} looks for energy: {', '.join(TIMING)} look for the fastest alone")
     code = None if baseline is None else space.code(baseline)
     if code is not None and not space.holds(code):
         raise InputError(f"the baseline {dict(baseline or {})} is not in the space: it breaks a constraint")
@@ -93,6 +98,9 @@ def search(
     begun = time.perf_counter()
     try:
         session = Session(space, evaluator, kept, np.random.default_rng(seed), tell or _silent)
+        if code is not None and not np.isfinite(session.time_s(code)):
+            why = next(iter(session.failed), "")
+            raise InfeasibleError(f"the baseline {shortened(dict(baseline or {}))} does not run: {why}")
         found = chosen.run(session, wanted)
         took = time.perf_counter() - begun
         return result_of(session, wanted, found, strategy_name, took)

@@ -12,10 +12,16 @@ from joulecast.tuning.strategies.base import Found, Strategy, Wanted
 #: Module of each strategy; it defines ``STRATEGY``, a frozen dataclass of settings with a method ``run``.
 NAMES = {"race": "race", "paper": "paper", "measure-all": "measure_all", "random": "random_draw"}
 
+#: Strategies that keep to each bound of a search; the others have settings of their own, or look at everything.
+BOUNDED = {"evaluations": ("race", "random"), "readings": ("race",)}
+
+#: Strategies that can look for the fastest alone.
+TIMING = ("race", "measure-all", "random")
+
 #: Largest count of a setting.
 _MOST = 1_000_000
 
-__all__ = ["NAMES", "Found", "Strategy", "Wanted", "strategy"]
+__all__ = ["BOUNDED", "NAMES", "TIMING", "Found", "Strategy", "Wanted", "strategy"]
 
 
 def strategy(name: str, **settings: Any) -> Strategy:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +15,7 @@ from joulecast.meters.reading import Reading
 from joulecast.meters.recording import STATES
 from joulecast.tuning.fastest import Search, Settings, run
 from joulecast.tuning.reasons import grouped
-from joulecast.tuning.session import Session
+from joulecast.tuning.session import Session, UnreadableError
 from joulecast.tuning.space import Code, Space
 from joulecast.tuning.statistics import Saving, Standing, blocks_needed, saving_of
 
@@ -105,8 +107,6 @@ def time_all_that_matter(session: Session, wanted: Wanted, pool: list[Code]) -> 
     everything, pool = pool, _at_the_top(session.space, pool)
     guess = session.evaluator.prior([session.config(code) for code in pool])
     search = Search(pool, session.features(pool), session.rng, settings, None if guess is None else np.log(guess[0]))
-    if wanted.baseline is not None:
-        session.time_s(wanted.baseline)
     run(
         search,
         lambda row: session.time_s(pool[row]),
@@ -231,18 +231,89 @@ def within_slack(session: Session, wanted: Wanted, fastest: Code) -> list[Code]:
     return sorted(found, key=lambda code: (session.times[code], code))
 
 
-def one_pass(session: Session, codes: list[Code], standing: Standing) -> None:
-    """Read every code, forth and back, so that what changes steadily cancels."""
+def by_energy(
+    session: Session, wanted: Wanted, fastest: Code, search: Callable[[Code, list[Code]], Found]
+) -> Found:  # fmt: skip
+    """Search among what is within the slack for the least energy, without what can't be read.
+
+    Parameters
+    ----------
+    session : Session
+    wanted : Wanted
+    fastest : tuple of int
+    search : callable
+        Takes the baseline and what is within the slack. Where it raises `UnreadableError` it starts anew without that,
+        which happens where the baseline, or all that it has left, can't be read.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing within the slack can be read, or the baseline that was given can't.
+    """
+    while True:
+        within = within_slack(session, wanted, fastest)
+        readable = [code for code in within if code not in session.unreadable]
+        baseline = wanted.baseline if wanted.baseline is not None else next(iter(readable), fastest)
+        if baseline in session.unreadable or not readable:
+            what = "the baseline" if readable else f"none of {len(within)} configurations within the slack"
+            why = next(iter(grouped(session.refused)))
+            raise InfeasibleError(f"the energy of {what} can't be read: {why}")
+        try:
+            found = search(baseline, readable)
+        except UnreadableError:
+            continue
+        if wanted.baseline is None and baseline != fastest:
+            said = "the energy of the fastest can't be read: the baseline is the fastest of those whose energy can"
+            return replace(found, notes=(*found.notes, said))
+        return found
+
+
+def readable(session: Session, codes: Iterable[Code]) -> list[Code]:
+    """Those of `codes` that were not given up.
+
+    Raises
+    ------
+    UnreadableError
+        If none is left.
+    """
+    left = [code for code in codes if code not in session.unreadable]
+    if not left:
+        raise UnreadableError("what was left can't be read")
+    return left
+
+
+def one_pass(session: Session, baseline: Code, others: Iterable[Code], standing: Standing) -> None:
+    """Read the baseline and others, forth and back, so that what changes steadily cancels; without what can't be read.
+
+    Raises
+    ------
+    UnreadableError
+        If the baseline can't: passes are linked by it.
+    """
+    codes = list(dict.fromkeys([baseline, *others]))
     order = [codes[place] for place in session.rng.permutation(len(codes))]
-    first = {code: np.log(session.read(code).energy_j) for code in order}
-    second = {code: np.log(session.read(code).energy_j) for code in reversed(order)}
-    standing.passes.append({code: 0.5 * float(first[code] + second[code]) for code in codes})
+    first = _levels(session, order)
+    second = _levels(session, list(reversed(order)))
+    codes = readable(session, codes)
+    if codes[0] != baseline:
+        raise UnreadableError("the baseline can't be read")
+    standing.passes.append({code: 0.5 * (first[code] + second[code]) for code in codes})
     gaps = np.array([second[code] - first[code] for code in codes])
     if len(codes) > 1:  # what all share is drift, not noise
         gaps = gaps - gaps.mean()
         standing.spreads.extend((0.5 * gaps**2 * len(codes) / (len(codes) - 1)).tolist())
     else:
         standing.spreads.append(float(0.5 * gaps[0] ** 2))
+
+
+def _levels(session: Session, codes: list[Code]) -> dict[Code, float]:
+    """Log energy of each by one reading; what can't be read is left out."""
+    found = {}
+    for code in codes:
+        if code not in session.unreadable:
+            with contextlib.suppress(UnreadableError):
+                found[code] = float(np.log(session.read(code).energy_j))
+    return found
 
 
 def confirmed(
@@ -296,12 +367,30 @@ def _warmer(block: tuple[Reading, Reading, Reading, Reading]) -> float | None:
     return 0.5 * (second + third - first - fourth)
 
 
+def by_time(session: Session, wanted: Wanted, fastest: Code) -> Found:
+    """What is found where only time is asked for."""
+    baseline = wanted.baseline if wanted.baseline is not None else fastest
+    return Found(fastest, baseline, fastest, eligible=len(within_slack(session, wanted, fastest)))
+
+
+def least_read(
+    session: Session, wanted: Wanted, fastest: Code, baseline: Code, eligible: list[Code], passes: int,
+    codes: Sequence[Code],
+) -> Found:  # fmt: skip
+    """Read each of `codes` in every pass, and confirm the least of `eligible`."""
+    standing = Standing([], [])
+    for _ in range(passes):
+        one_pass(session, baseline, codes, standing)
+    levels, _errors = standing.levels()
+    best = min(readable(session, eligible), key=lambda code: levels[code])
+    return settled(session, wanted, fastest, baseline, best, standing, len(eligible))
+
+
 def settled(
-    session: Session, wanted: Wanted, fastest: Code, best: Code, standing: Standing, eligible: int,
+    session: Session, wanted: Wanted, fastest: Code, baseline: Code, best: Code, standing: Standing, eligible: int,
     notes: tuple[str, ...] = (),
 ) -> Found:  # fmt: skip
     """The end of every strategy: the best is confirmed against the baseline, and chosen only where it saves."""
-    baseline = wanted.baseline if wanted.baseline is not None else fastest
     if best == baseline:
         said = "no configuration within the slack reads lower than the baseline"
         return Found(baseline, baseline, fastest, None, None, eligible, (*notes, said))

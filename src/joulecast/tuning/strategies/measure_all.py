@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from joulecast.tuning.session import Session
-from joulecast.tuning.statistics import Standing
-from joulecast.tuning.strategies.base import Found, Wanted, nothing_ran, one_pass, settled, within_slack
+from joulecast.tuning.space import Code
+from joulecast.tuning.strategies.base import Found, Wanted, by_energy, by_time, least_read, nothing_ran
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,14 @@ class MeasureAll:
         if not ran:
             raise nothing_ran(session)
         fastest = min(ran, key=lambda code: (times[code], code))
-        eligible = within_slack(session, wanted, fastest)
-        baseline = wanted.baseline if wanted.baseline is not None else fastest
         if wanted.objective == "time":
-            return Found(fastest, baseline, fastest, eligible=len(eligible))
-        standing = Standing([], [])
-        codes = eligible if self.eligible_only else ran
-        for _ in range(self.passes):
-            one_pass(session, list(dict.fromkeys([baseline, *codes])), standing)
-        levels, _errors = standing.levels()
-        best = min(eligible, key=lambda code: levels[code])
-        return settled(session, wanted, fastest, best, standing, len(eligible))
+            return by_time(session, wanted, fastest)
+
+        def search(baseline: Code, eligible: list[Code]) -> Found:
+            return least_read(session, wanted, fastest, baseline, eligible, self.passes,
+                              eligible if self.eligible_only else ran)  # fmt: skip
+
+        return by_energy(session, wanted, fastest, search)
 
 
 STRATEGY = MeasureAll

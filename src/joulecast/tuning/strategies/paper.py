@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.errors import InfeasibleError
 from joulecast.tuning.models import boosted, described
-from joulecast.tuning.session import Session
+from joulecast.tuning.session import Session, UnreadableError
 from joulecast.tuning.space import Code
 from joulecast.tuning.statistics import Standing
-from joulecast.tuning.strategies.base import Found, Wanted, settled
+from joulecast.tuning.strategies.base import Found, Wanted, by_energy, nothing_ran, settled
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ class Paper:
             session.tell(f"generation {number + 1}", 0.8 * number / self.generations)
             session.check(generation)
             ran = [code for code in generation if np.isfinite(session.time_s(code))]
+            ran = [code for code in ran if code not in session.unreadable]
             fast = sorted(ran, key=lambda code: (session.times[code], code))[: self.kept]
             if not fast and not energies:
                 generation = [pool[at] for at in session.rng.permutation(len(pool))[:size]]
@@ -77,7 +77,10 @@ class Paper:
             for at in order[:count]:
                 code = fast[at]
                 if code not in energies:
-                    values = np.log([session.read(code).energy_j for _ in range(self.readings)])
+                    try:
+                        values = np.log([session.read(code).energy_j for _ in range(self.readings)])
+                    except UnreadableError:
+                        continue
                     energies[code] = float(np.exp(values.mean()))
                     standing.passes.append({code: float(values.mean())})
                     standing.spreads.append(float(values.var(ddof=1)) if len(values) > 1 else 0.0)
@@ -87,18 +90,22 @@ class Paper:
                 trusted = float(np.sqrt(np.mean(np.square(errors)))) < self.mu
                 share = max(share - self.step, self.floor) if trusted else min(share + self.step, 1.0)
             trace.append(share)
-            best = {code: predicted[at] for at, code in enumerate(fast)}
+            best = {code: predicted[at] for at, code in enumerate(fast) if code not in session.unreadable}
             best |= {code: math.log(energy) for code, energy in energies.items()}
             parents = sorted(best, key=lambda code: best[code])[: self.kept]
-            generation = self._children(session, parents, pool, known, size)
-        if not energies:
-            raise InfeasibleError(f"none of {len(session.times)} configurations runs")
+            generation = self._children(session, parents or fast, pool, known, size)
         times = {code: time for code, time in session.times.items() if np.isfinite(time)}
+        if not times:
+            raise nothing_ran(session)
         fastest = min(times, key=lambda code: (times[code], code))
-        fits = [code for code in energies if times[code] <= times[fastest] * (1.0 + wanted.slack)]
-        winner = min(fits, key=lambda code: energies[code]) if fits else fastest
         notes = (f"k by generation: {', '.join(f'{value:.1f}' for value in trace)}",)
-        return settled(session, wanted, fastest, winner, standing, len(fits), notes)
+
+        def search(baseline: Code, eligible: list[Code]) -> Found:
+            fits = [code for code in energies if code in eligible]
+            winner = min(fits, key=lambda code: energies[code]) if fits else eligible[0]
+            return settled(session, wanted, fastest, baseline, winner, standing, len(fits), notes)
+
+        return by_energy(session, wanted, fastest, search)
 
     def _predicted(self, session: Session, codes: list[Code], energies: dict[Code, float]) -> list[float]:
         """Log energy by a boosted model with the published loss, squared error over the measured energy."""

@@ -15,10 +15,12 @@ from joulecast.tuning.strategies.base import (
     Found,
     Wanted,
     beside_in_state,
+    by_energy,
+    by_time,
     one_pass,
+    readable,
     settled,
     time_all_that_matter,
-    within_slack,
 )
 
 
@@ -53,14 +55,16 @@ class Race:
         """Search."""
         pool = session.space.pool(session.rng)
         fastest = time_all_that_matter(session, wanted, pool)
-        baseline = wanted.baseline if wanted.baseline is not None else fastest
-        eligible = within_slack(session, wanted, fastest)
         if wanted.objective == "time":
-            return Found(fastest, baseline, fastest, eligible=len(eligible))
-        standing = Standing([], [])
-        read = self._explore(session, wanted, eligible, baseline, standing)
-        best = self._halve(session, wanted, read, baseline, standing)
-        return settled(session, wanted, fastest, best, standing, len(eligible))
+            return by_time(session, wanted, fastest)
+
+        def search(baseline: Code, eligible: list[Code]) -> Found:
+            standing = Standing([], [])
+            read = self._explore(session, wanted, eligible, baseline, standing)
+            best = self._halve(session, wanted, read, baseline, standing)
+            return settled(session, wanted, fastest, baseline, best, standing, len(eligible))
+
+        return by_energy(session, wanted, fastest, search)
 
     def _explore(
         self, session: Session, wanted: Wanted, eligible: list[Code], baseline: Code, standing: Standing
@@ -77,8 +81,8 @@ class Race:
             half = self.first // 2
             others = session.rng.permutation(len(start) - half)[: self.first - half]
             start = start[:half] + [start[half + int(at)] for at in others]
-        one_pass(session, [baseline, *start], standing)
-        read = [code for code in (baseline, *start) if code in place]
+        one_pass(session, baseline, start, standing)
+        read = readable(session, [code for code in (baseline, *start) if code in place])
         while len(read) < len(eligible) and self._spent(session, wanted) < 0.4:
             levels, errors = standing.levels()
             least = min(levels.values())
@@ -87,23 +91,26 @@ class Race:
             energies = np.exp([levels[code] for code in read])
             model = PowerModel.fit(features[rows], times[rows], energies, features)
             mean, spread = model.predict(features, times)
-            unread = [at for at, code in enumerate(eligible) if code not in levels]
+            unread = [at for at, code in enumerate(eligible) if code not in levels and code not in session.unreadable]
             promise = mean - self.caution * np.hypot(spread, standing.spread / math.sqrt(2.0))
             best = min(read, key=lambda code: levels[code])
             bar = levels[best] + errors[best]
             hopeful = sorted((at for at in unread if promise[at] < bar), key=lambda at: promise[at])[: self.batch]
             if not hopeful:
                 break
-            one_pass(session, [baseline, *(eligible[at] for at in hopeful)], standing)
-            read += [eligible[at] for at in hopeful]
+            one_pass(session, baseline, [eligible[at] for at in hopeful], standing)
+            read = readable(session, [*read, *(eligible[at] for at in hopeful)])
         while self._spent(session, wanted) < 0.5:
             levels, _ = standing.levels()
             best = min(read, key=lambda code: levels[code])
-            beside = [code for code in beside_in_state(session.space, best) if code in place and code not in levels]
+            beside = [
+                code for code in beside_in_state(session.space, best)
+                if code in place and code not in levels and code not in session.unreadable
+            ]  # fmt: skip
             if not beside:
                 break
-            one_pass(session, [baseline, best, *beside], standing)
-            read += beside
+            one_pass(session, baseline, [best, *beside], standing)
+            read = readable(session, [*read, *beside])
         return read
 
     def _halve(self, session: Session, wanted: Wanted, read: list[Code], baseline: Code, standing: Standing) -> Code:
@@ -111,7 +118,7 @@ class Race:
         left = list(read)
         for number in range(self.rounds):
             levels, errors = standing.levels()
-            left.sort(key=lambda code: levels[code])
+            left = sorted(readable(session, left), key=lambda code: levels[code])
             best = left[0]
             left = [
                 code
@@ -128,9 +135,9 @@ class Race:
                 f"racing {len(left)}, best {np.exp(levels[best]) * 1e3:.4g} mJ", 0.8 * (number + 1) / self.rounds
             )
             for _ in range(min(1 << number, 4)):
-                one_pass(session, list(dict.fromkeys([baseline, *left])), standing)
+                one_pass(session, baseline, left, standing)
         levels, _ = standing.levels()
-        return min(left, key=lambda code: levels[code])
+        return min(readable(session, left), key=lambda code: levels[code])
 
     def _spent(self, session: Session, wanted: Wanted) -> float:
         """Share of the readings that are left after a full confirmation."""

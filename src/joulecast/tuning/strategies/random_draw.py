@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.tuning.session import Session
-from joulecast.tuning.statistics import Standing
-from joulecast.tuning.strategies.base import Found, Wanted, nothing_ran, one_pass, settled, within_slack
+from joulecast.tuning.space import Code
+from joulecast.tuning.strategies.base import Found, Wanted, by_energy, by_time, least_read, nothing_ran
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,17 @@ class Random:
         for number, code in enumerate(drawn):
             session.tell("timing", 0.5 * number / len(drawn))
             session.time_s(code)
-        ran = [code for code in drawn if np.isfinite(session.times[code])]
+        ran = [code for code, time in session.times.items() if np.isfinite(time)]
         if not ran:
             raise nothing_ran(session)
         fastest = min(ran, key=lambda code: (session.times[code], code))
-        eligible = within_slack(session, wanted, fastest)
-        baseline = wanted.baseline if wanted.baseline is not None else fastest
         if wanted.objective == "time":
-            return Found(fastest, baseline, fastest, eligible=len(eligible))
-        standing = Standing([], [])
-        for _ in range(self.passes):
-            one_pass(session, list(dict.fromkeys([baseline, *eligible])), standing)
-        levels, _errors = standing.levels()
-        best = min(eligible, key=lambda code: levels[code])
-        return settled(session, wanted, fastest, best, standing, len(eligible))
+            return by_time(session, wanted, fastest)
+
+        def search(baseline: Code, eligible: list[Code]) -> Found:
+            return least_read(session, wanted, fastest, baseline, eligible, self.passes, eligible)
+
+        return by_energy(session, wanted, fastest, search)
 
 
 STRATEGY = Random
