@@ -31,7 +31,7 @@ from joulecast.physics.power import (
 from joulecast.physics.price import price
 from joulecast.physics.priced import concatenated, take
 from joulecast.physics.settled import BOUNDS, at_clock, bound_by, module_energy_j, under_limit
-from joulecast.physics.throttle import settled_clock_mhz, swings
+from joulecast.physics.throttle import CONTROL_S, felt_swing, settled_clock_mhz, swings
 from joulecast.physics.timeline import Passes, pass_time_s, run_phase, run_swinging
 from joulecast.physics.timing import dram_rate_gb_s, duration_s, measured_s, smooth_maximum
 from joulecast.physics.uncertainty import bounds, combined, of_sum, widened
@@ -317,7 +317,8 @@ def test_parts_of_a_step_swing_about_its_mean_power(swing):
 
 
 def test_hot_parts_throttle_while_the_mean_keeps_to_the_limit_and_cool_ones_do_not_fill_it():
-    passes, top = passes_of(priced_gemms(m=(8192, 16384)), 0.0), A100.clock_max_mhz
+    # long beside the control loop
+    passes, top = passes_of(priced_gemms(m=(8192, 16384)), 0.0, count=600), A100.clock_max_mhz
     free = run_phase(passes, top, math.inf)
     asked_w = free.energy_j / free.time_s
     above, below, far = (run_swinging(passes, top, share * asked_w, 0.15) for share in (1.1, 0.85, 1.7))
@@ -331,6 +332,28 @@ def test_hot_parts_throttle_while_the_mean_keeps_to_the_limit_and_cool_ones_do_n
     assert (far.time_s, far.energy_j, far.throttled) == (free.time_s, free.energy_j, False)
     steady = run_swinging(passes, top, 0.85 * asked_w, 0.0)
     assert (steady.time_s, steady.energy_j) == pytest.approx((plain.time_s, plain.energy_j))
+
+
+@given(st.floats(0.01, 0.5), st.floats(1e-4, 10.0))
+def test_a_control_loop_sees_what_swings_slowly_and_the_mean_of_what_swings_fast(swing, period_s):
+    # amplitude of a sine behind a low-pass of first order
+    t = np.linspace(0.0, 1.0, 4096, endpoint=False)
+    wave = np.fft.rfft(np.sin(2 * np.pi * t))
+    behind = np.fft.irfft(wave / (1 + 2j * np.pi * np.arange(wave.size) * CONTROL_S / period_s))
+    assert float(felt_swing(swing, period_s)) == pytest.approx(swing * math.sqrt(2) * behind.std(), rel=1e-9)
+    assert felt_swing(swing, period_s) < felt_swing(swing, 2 * period_s) < swing
+
+
+def test_a_step_of_many_micro_batches_swings_at_the_pace_of_one():
+    passes, top = passes_of(priced_gemms(m=(8192, 16384)), 0.0), A100.clock_max_mhz
+    free = run_phase(passes, top, math.inf)
+    asked_w = free.energy_j / free.time_s
+    many = dataclasses.replace(passes, repeats=50.0 * passes.repeats)
+    one, all_of_them = (run_swinging(each, top, 0.95 * asked_w, 0.2) for each in (passes, many))
+    assert all_of_them.time_s == pytest.approx(50.0 * one.time_s)
+    # as many operations that do not repeat take the driver through hot and cool parts slowly
+    longer = run_swinging(dataclasses.replace(passes, count=50.0 * passes.count), top, 0.95 * asked_w, 0.2)
+    assert longer.time_s > 50.0 * one.time_s
 
 
 def test_gaps_leave_power_for_the_kernels_between_them():

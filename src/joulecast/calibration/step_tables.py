@@ -14,7 +14,7 @@ from joulecast.coefficients.training import Scales
 from joulecast.errors import JoulecastError
 from joulecast.gpus import load_gpu
 from joulecast.physics.power import spin_w
-from joulecast.physics.throttle import swings
+from joulecast.physics.throttle import felt_swing, swings
 from joulecast.physics.timeline import pass_time_s
 from joulecast.scenarios.training.question import forward_pass, told_apart
 from joulecast.scenarios.training.scales import CLASSES
@@ -232,7 +232,8 @@ def evaluated(tables: RunTables, scales: Floats) -> tuple[Floats, Floats]:
     if time_s.shape[-1] == 1:
         return time_s[..., 0], power_w[..., 0]
     limit_w = tables.limit_w * scales[:, SCALES.index("limit_share"), None]
-    return _swinging(time_s, power_w, limit_w, scales[:, SCALES.index("power_swing"), None])
+    period_s = time_s[..., -1] / tables.repeats.max(axis=1)
+    return _swinging(time_s, power_w, limit_w, felt_swing(scales[:, SCALES.index("power_swing"), None], period_s))
 
 
 def _over_clock(tables: RunTables, scales: Floats) -> tuple[Floats, Floats, Floats]:

@@ -21,6 +21,11 @@ _FIRST_SLOPE = 1.8
 _TOGETHER = 3
 _MOST_STEPS = 40
 
+#: Time constant of the driver's control loop: what swings faster than that it sees as its mean. Of 0, 12, 25 and 50 ms
+#: the one that steps of 37 ms to 1.6 s under power limits (Zeus, among the runs that `joulecast validate` scores) are
+#: predicted best with; sensors of boards average over 10 to 100 ms. [s]
+CONTROL_S = 0.012
+
 #: Parts that `swings` divides a step into: points and weights of a normal distribution (Gauss and Hermite).
 _POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 
@@ -130,6 +135,24 @@ def clock_at_limit(
     # One more step costs no power: what is left of the miss is straight to the second order.
     kept = place - np.clip(miss / slope, -_TOLERANCE, None) - _BELOW
     return np.asarray(np.clip(np.exp(kept), np.minimum(clock_min_mhz, clock_mhz), clock_mhz))
+
+
+def felt_swing(swing: Any, period_s: Any) -> Floats:
+    """What a control loop of first order sees of power that swings once in a period.
+
+    Parameters
+    ----------
+    swing : array_like
+        Standard deviation of the logarithm of power over the work of a period. Dimensionless.
+    period_s : array_like
+        Time from one micro-batch to the next. [s]
+
+    Returns
+    -------
+    ndarray
+        Dimensionless.
+    """
+    return np.asarray(swing / np.hypot(1.0, 2.0 * np.pi * CONTROL_S / np.asarray(period_s, dtype=np.float64)))
 
 
 def swings(swing: Any) -> tuple[tuple[float, Floats], ...]:

@@ -13,7 +13,7 @@ from joulecast.coefficients.schema import PowerCoefficients
 from joulecast.gpus import Gpu
 from joulecast.physics.power import core_scale, spin_w
 from joulecast.physics.priced import Floats, Priced, timed
-from joulecast.physics.throttle import clock_at_limit, swings
+from joulecast.physics.throttle import clock_at_limit, felt_swing, swings
 from joulecast.physics.timing import ModuleTimes, duration_s, without_parts
 
 #: Exponent of the smooth maximum between GPU time and host time of a pass: near the crossing each waits
@@ -143,14 +143,16 @@ def run_swinging(passes: Passes, clock_mhz: float, power_limit_w: float, swing: 
     """As `run_phase`, parts of the phase at powers of their own (`joulecast.physics.throttle.swings`).
 
     A phase of many milliseconds is long beside the driver's control loop: its hot parts throttle while its mean is
-    below the limit, and its cool ones run on at the clock asked for where it is not.
+    below the limit, and its cool ones run on at the clock asked for where it is not. Of a shorter one, which repeats,
+    the loop sees little but the mean (`joulecast.physics.throttle.felt_swing`).
 
     Parameters
     ----------
     passes, clock_mhz, power_limit_w
         As for `run_phase`.
     swing : float
-        Standard deviation of the logarithm of power over the work of the phase. Dimensionless.
+        Standard deviation of the logarithm of power over the work of the phase, or of the micro-batch that it repeats
+        most. Dimensionless.
 
     Returns
     -------
@@ -159,7 +161,8 @@ def run_swinging(passes: Passes, clock_mhz: float, power_limit_w: float, swing: 
     """
     plain = run_phase(passes, clock_mhz, math.inf)
     asked_w = plain.energy_j / plain.time_s
-    shares, power = (np.array(column, dtype=np.float64) for column in zip(*swings(swing), strict=True))
+    felt = felt_swing(swing, plain.time_s / passes.repeats.max())
+    shares, power = (np.array(column, dtype=np.float64) for column in zip(*swings(felt), strict=True))
     if asked_w * power.max() <= power_limit_w:
         return plain
     again, _ = repeated(passes, np.zeros(shares.size, dtype=np.intp))

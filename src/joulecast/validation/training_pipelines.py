@@ -19,7 +19,7 @@ from joulecast.coefficients.training import Scales
 from joulecast.coefficients.transfer import power_coefficients
 from joulecast.gpus import load_gpu
 from joulecast.physics.power import core_scale, static_power_w
-from joulecast.physics.throttle import swings
+from joulecast.physics.throttle import felt_swing, swings
 from joulecast.validation.runs import ScoredRun
 
 Floats = npt.NDArray[np.float64]
@@ -87,7 +87,8 @@ class Curve:
     def held(self, clock_mhz: float, limit_w: float, swing: float) -> tuple[float, float]:
         """Time over that at the highest clock, and power while computing, up to a clock and under a limit. [-, W]
 
-        Parts of the computing draw powers of their own (`joulecast.physics.throttle.swings`).
+        Parts of the computing draw powers of their own (`joulecast.physics.throttle.swings`): `swing` is what the
+        driver sees of it.
         """
         parts = []
         for share, power in swings(swing):
@@ -335,8 +336,10 @@ def _scored(gpu: str, model: str, ranks: Sequence[_Rank], curves: Sequence[Curve
     whole_s, default_w = _highest(ranks), load_gpu(gpu).power_limit_default_w
     count = ranks[0].micro_batches
 
+    swing = float(felt_swing(scales.power_swing, float(np.median(list(whole_s.values()))) / count))
+
     def held(curve: Curve, clock_mhz: float | None, limit_w: float) -> tuple[float, float]:
-        return curve.held(clock_mhz or np.inf, limit_w * scales.limit_share, scales.power_swing)
+        return curve.held(clock_mhz or np.inf, limit_w * scales.limit_share, swing)
 
     highest_s = float(np.median([one.time_s for one in at_highest(ranks)]))
     beside_s = max(highest_s - pipeline_s(list(whole_s.values()), count), 0.0)

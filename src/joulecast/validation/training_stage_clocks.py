@@ -11,6 +11,7 @@ import numpy as np
 from joulecast.calibration.step_tables import tabulated
 from joulecast.calibration.training_runs import TrainingRun
 from joulecast.coefficients.training import Scales
+from joulecast.physics.throttle import felt_swing
 from joulecast.validation.runs import ScoredRun
 from joulecast.validation.training_pipelines import GPUS, curve_of
 
@@ -35,6 +36,7 @@ def score_stage_clocks(folder: Path, tell: Tell) -> list[ScoredRun]:
         # one GPU was profiled with its slice of the weights: no exchanges
         tables = replace(tables, other_s=np.zeros_like(tables.other_s))
         curve = curve_of(tables, 0, Scales())
+        swing = float(felt_swing(Scales().power_swing, curve.time_s[-1] / options["accumulate"]))
         whole = part.group_by("stage", "sm_clock_MHz").agg(pl.col("time_s").sum(), pl.col("gpu_energy_J").sum())
         limit = tables.limit_w[0]
         for (stage,), rows in whole.group_by(["stage"]):
@@ -43,7 +45,7 @@ def score_stage_clocks(folder: Path, tell: Tell) -> list[ScoredRun]:
             for clock in found["sm_clock_MHz"]:
                 # the A100s of this source draw more than the part's limit
                 held_w = limit if gpu == "A40" else np.inf
-                predicted.append(curve.held(float(clock), held_w, Scales().power_swing))
+                predicted.append(curve.held(float(clock), held_w, swing))
             times, watts = np.array(predicted).T
             measured_s, measured_j = found["time_s"].to_numpy(), found["gpu_energy_J"].to_numpy()
             t, m = times / times[-1], measured_s / measured_s[-1]
