@@ -430,6 +430,15 @@ def test_the_rate_of_l2_in_fused_attention_is_the_hardwares_and_not_the_kernels(
             assert found.error < 0.1
 
 
+@pytest.mark.parametrize("chip", ["H100", "H200"])
+def test_the_rate_of_dram_in_products_is_the_hardwares_and_not_the_formats(gemms, chip):
+    """Narrow formats leave open whether DRAM, L2 or a chain of steps limits a stream: a sibling's memory tells."""
+    (fits,) = (fits for pool, fits in gemms if pool.gpu.name.startswith(chip))
+    assert {"bf16", "fp8", "fp8_block"} <= set(fits)
+    for found in fits.values():
+        assert 0.8 < found.dram_efficiency < 0.9
+
+
 #: Operations of each family that serves models, small and large.
 SERVED = {
     "gemm": {"m": [8, 4096], "n": 4096, "k": 4096, "dtype": "fp8"},

@@ -34,8 +34,13 @@ QUANTISE = {"fp8": (2.0, 2.0), "fp8_block": (1.0, 1.0), "nvfp4": (1.0, 1.0), "mx
 #: CUDA-core operations to widen one weight element of a weight-only format.
 DEQUANTISE = {"w8a16": 2.0, "w4a16": 3.0, "w4a16_mxfp4": 3.0}
 
-#: Formats whose kernels give each tile to one block, however long k is.
-UNSPLIT = ("fp8_block", "nvfp4", "mxfp4", "w4a8_mxfp4")
+#: Formats whose kernels give each tile to one block, however long k is: over k = 16,384 an A100's plugins for integer
+#: weights take 40 to 45 us, for 16 rows as for 256, where its bf16 product splits k and takes 8.
+UNSPLIT = ("fp8_block", "nvfp4", "mxfp4", "w4a8_mxfp4", "w8a8", "w8a16", "w4a16")
+
+#: Rows up to which TensorRT-LLM gives a format to CUDA cores, many blocks an SM, as it does matrix-vector products
+#: (its plugins have a path of their own below 5 rows; on an A100, 4 rows over k = 16,384 take 13 us, and 8 take 64).
+FEW_ROWS_ON_CUDA_CORES = {"w8a8": 4.0}
 
 #: Format whose partial sums are scaled by blocks of so many elements of k: CUDA cores do it, one multiply-add a result
 #: and block, while tensor cores wait for their accumulators; tensor cores of Blackwell's servers scale by themselves.
@@ -60,6 +65,7 @@ class _Formats:
     quantise_reads: Floats
     dequantise: Floats
     most_splits: Floats
+    few_rows: Floats
     math: npt.NDArray[np.intp]
     missing: tuple[str, ...]
 
@@ -87,6 +93,7 @@ def _formats(gpu: Gpu) -> _Formats:
         quantise_reads=np.array([QUANTISE.get(one.name, (0.0, 0.0))[1] for one in DTYPES]),
         dequantise=np.array([DEQUANTISE.get(one.name, 0.0) for one in DTYPES]),
         most_splits=np.array([1.0 if one.name in UNSPLIT else MOST_SPLITS for one in DTYPES]),
+        few_rows=np.array([FEW_ROWS_ON_CUDA_CORES.get(one.name, 0.0) for one in DTYPES]),
         math=maths_on(gpu),
         missing=missing,
     )
@@ -115,6 +122,8 @@ def gemm_work(table: OpTable, gpu: Gpu, conditions: Conditions) -> KernelWork:
         formats.weight_bytes[code], formats.activation_bytes[code], formats.output_bytes[code])  # fmt: skip
     on_tensor = tensor_rate > 0
     vector = np.minimum(m, n) == 1
+    if conditions.engine == "trtllm":
+        vector |= m <= formats.few_rows[code]
     promoted = (code == dtype_code(PROMOTED)) & on_tensor & (gpu.compute_capability not in SCALES_BLOCKS)
     waits = np.where(promoted, 1.0 / (_PROMOTED_DEPTH * formats.widen_rate), 0.0)  # clk/FLOP
     tensor_rate = tensor_rate / (1.0 + tensor_rate * waits)
