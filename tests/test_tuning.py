@@ -25,6 +25,7 @@ from joulecast.meters.reading import MeterFacts, Reading
 from joulecast.meters.recording import Recording, read_recording
 from joulecast.meters.replay import Noise
 from joulecast.tuning import statistics
+from joulecast.tuning.aot.cache import Cache
 from joulecast.tuning.fastest import Search, Settings, run
 from joulecast.tuning.log import Log, fingerprint
 from joulecast.tuning.models import rank_correlation, scores, with_products
@@ -137,6 +138,24 @@ def test_a_file_that_is_no_log_is_refused_in_one_line(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match="log"):
         Log(path, {})
+
+
+@pytest.mark.parametrize("made", ["CREATE TABLE photos (id)", "CREATE TABLE questions (text)", "PRAGMA user_version=7"])
+@pytest.mark.parametrize("opens", [lambda path: Log(path, {}), Cache], ids=["log", "cache"])
+def test_nothing_is_written_to_the_database_of_another_program(tmp_path, made, opens):
+    path = tmp_path / "theirs.db"
+    with contextlib.closing(sqlite3.connect(path)) as base, base:
+        base.execute(made)
+        base.execute("CREATE TABLE notes (text)")
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="another program's data"):
+        opens(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_whose_name_no_system_takes_is_refused_in_one_line():
+    with pytest.raises(InputError, match="File name too long"):
+        Log("x" * 300, {})
 
 
 @pytest.mark.parametrize(

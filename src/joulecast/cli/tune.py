@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -160,14 +161,17 @@ def tune(
             found = tune_kernel.run(what, gpu, {**flags, **at}, given, tell)
         else:
             found = search(replay, tell=tell, **given, **at)  # type: ignore[arg-type]
-    if winners is not None:
-        from joulecast.tuning.exits.winners import add_winner
+    answer = Answer(
+        lambda: tune_page.page(found), lambda: tune_page.document(found), lambda: tune_page.rows(found)
+    )  # fmt: skip
+    with contextlib.ExitStack() as ends:  # last come, first done; where one fails, the others are done all the same
+        ends.callback(give, answer, form, output)
+        if plot is not None:
+            ends.callback(tune_page.draw, found, plot)
+        if winners is not None:
+            from joulecast.tuning.exits.winners import add_winner
 
-        add_winner(winners, found)
-    if plot is not None:
-        tune_page.draw(found, plot)
-    give(Answer(lambda: tune_page.page(found), lambda: tune_page.document(found), lambda: tune_page.rows(found)),
-         form, output)  # fmt: skip
+            ends.callback(add_winner, winners, found)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -197,7 +201,8 @@ def _refuse(flags: dict[str, Any], why: str) -> None:
 
 
 def _drawable(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise InputError(f"no folder {shortened(path.parent)} to write {path.name} in")
     if path.suffix.lower() not in (".svg", ".png", ".html"):
-        raise InputError(f"can't draw {path.name}: end it in .svg, .png or .html")
+        raise InputError(f"can't draw {shortened(path)}: end it in .svg, .png or .html")
+    from joulecast.reports.files import check_writable
+
+    check_writable(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import InputError, shortened
+from joulecast.tuning.database import opened
 from joulecast.tuning.space import Config
 
 _SCHEMA = """
@@ -61,7 +61,7 @@ class Log:
     def __init__(self, path: str | Path, question: Mapping[str, Any]) -> None:
         self.question = fingerprint(question)
         self._path = path
-        self._base = _opened(path)
+        self._base = opened(path, _SCHEMA, _VERSION, "log")
         try:
             with self._base:
                 self._base.execute(
@@ -72,7 +72,8 @@ class Log:
                 "SELECT stage, config, ordinal, outcome FROM outcomes WHERE question = ?", (self.question,)
             ).fetchall()
         except sqlite3.Error as error:
-            raise InputError(f"can't use {shortened(path)} as a log: {error}") from None
+            self._base.close()
+            raise InputError(f"can't use {shortened(path)} as a log: {shortened(error)}") from None
         try:
             self._held = {(stage, config, ordinal): json.loads(outcome) for stage, config, ordinal, outcome in rows}
         except ValueError:
@@ -116,31 +117,3 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _opened(path: str | Path) -> sqlite3.Connection:
-    if str(path) != ":memory:":
-        folder = Path(path).parent
-        if not folder.is_dir():
-            raise InputError(f"no folder {shortened(folder)} to write the log in")
-        if Path(path).is_dir() or (Path(path).exists() and not os.access(path, os.W_OK)):
-            raise InputError(f"can't write the log {shortened(path)}")
-    try:
-        base = sqlite3.connect(path, timeout=30.0)
-    except sqlite3.Error as error:
-        raise InputError(f"can't open {shortened(path)} as a log: {error}") from None
-    try:
-        base.execute("PRAGMA journal_mode=WAL")
-        base.execute("PRAGMA synchronous=NORMAL")
-        (version,) = base.execute("PRAGMA user_version").fetchone()
-        if version not in (0, _VERSION):  # 0 is a new file
-            base.close()
-            raise InputError(
-                f"the log {shortened(path)} was written by another version of joulecast: take another file"
-            )
-        base.executescript(_SCHEMA)
-        base.execute(f"PRAGMA user_version={_VERSION}")
-    except sqlite3.Error as error:
-        base.close()
-        raise InputError(f"can't use {shortened(path)} as a log: {error}") from None
-    return base

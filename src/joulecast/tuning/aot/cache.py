@@ -14,11 +14,17 @@ from typing import Any
 
 from joulecast.errors import InputError, shortened
 from joulecast.tuning.aot.compiling import Compiled, signature_of
+from joulecast.tuning.database import opened
 from joulecast.tuning.kernelspec import KernelSpec
 from joulecast.tuning.space import Config
 
-#: Changes with what is kept of a compiled kernel.
+#: Changes with what is kept of a compiled kernel, which is then compiled again.
 _VERSION = 2
+
+#: Changes with the table.
+_TABLE = 1
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS compiled (key TEXT PRIMARY KEY, held TEXT NOT NULL);"
 
 
 def default_path() -> Path:
@@ -56,15 +62,15 @@ class Cache:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = path or default_path()
-        try:
-            if str(self.path) != ":memory:":
+        if str(self.path) != ":memory:":
+            try:
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(self.path, timeout=30.0)
-            self._base.execute("PRAGMA journal_mode=WAL")
-            self._base.execute("PRAGMA synchronous=NORMAL")
-            self._base.execute("CREATE TABLE IF NOT EXISTS compiled (key TEXT PRIMARY KEY, held TEXT NOT NULL)")
-        except (OSError, sqlite3.Error) as error:
-            raise self._unusable(error) from None
+            except OSError as error:
+                raise self._unusable(error) from None
+        try:
+            self._base = opened(self.path, _SCHEMA, _TABLE, "cache")
+        except InputError as error:
+            raise InputError(f"{error} (--cache names another)") from None
 
     def find(self, key: str, timeout_s: float = 0.0) -> Compiled | str | None:
         """What is kept.
@@ -106,7 +112,8 @@ class Cache:
             raise self._unusable(error) from None
 
     def _unusable(self, error: Exception) -> InputError:
-        return InputError(f"can't use {shortened(self.path)} as a cache: {error}")
+        told = shortened(getattr(error, "strerror", None) or error)
+        return InputError(f"can't use {shortened(self.path)} as a cache: {told} (--cache names another)")
 
     def close(self) -> None:
         """Close the file."""
