@@ -199,9 +199,9 @@ class Settings:
                 raise InputError(
                     f"{who} sets the clocks of {self._device.name} and is still running: wait until it ends"
                 ) from None
-            lock.truncate(0)
-            lock.write(f"{os.getpid()}\n")
-            lock.flush()
+            with contextlib.suppress(OSError):  # who it is helps others, and does no more
+                os.ftruncate(lock.fileno(), 0)
+                os.write(lock.fileno(), b"%d" % os.getpid())
             yield
 
     @contextlib.contextmanager
