@@ -36,6 +36,8 @@ from joulecast.tuning.space import Space
 from joulecast.tuning.strategies import Wanted, strategy
 from joulecast.tuning.tiles import TiledProduct, price_tiles
 from joulecast.tuning.tune import replay, search
+from joulecast.tuning.workers import Job, run_jobs
+from tuning_on_ray import Make
 
 SPACE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "kernel-space.csv"
 
@@ -574,4 +576,29 @@ def test_a_worker_of_ray_that_dies_loses_nothing(tmp_path):
     assert (tmp_path / "died").exists()
     assert found["1"]["from_log"] >= 12 * 2 + 14  # checks, times, and all readings before the one that was cut short
     assert [found[name]["from_log"] for name in "02"] == [0, 0]
-    assert all(one["chosen"] == {"a": 4, "b": 3} for one in found.values())
+    alone = run_jobs([Job(name, Make(int(name), None), {"slack": 0.05}) for name in "012"], tmp_path / "alone")
+    for name, one in alone.items():
+        assert one.chosen == {"a": 4, "b": 3}
+        assert found[name]["verdict"] == one.verdict
+        assert found[name]["front"] == [point.energy_j for point in one.front]
+
+
+def test_a_job_that_fails_stops_no_other_and_says_why(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def broken():
+        raise RuntimeError("no such kernel\nand more of it")
+
+    jobs = [
+        Job("made/up", broken),
+        Job("fine", Make(1, None), {"slack": 0.05}),
+        Job("bad", Make(1, None), {"slack": -1.0}),
+    ]
+    found = run_jobs(jobs, "logs")
+    assert str(found["made/up"]) == "made/up: RuntimeError: no such kernel"
+    assert "slack is a share" in str(found["bad"])
+    again = run_jobs(jobs[1:2], "logs")  # its log is found without the others, too
+    assert again["fine"].answered_by_log == found["fine"].latency_evaluations * 2 + found["fine"].energy_readings
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="can't make the folder"):
+        run_jobs(jobs, "file")

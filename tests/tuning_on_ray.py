@@ -53,9 +53,10 @@ class Make:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    os.chdir(folder)  # workers begin elsewhere
     jobs = [Job(str(seed), Make(seed, folder / "died" if seed == 1 else None), {"slack": 0.05}) for seed in range(3)]
-    found = run_jobs(jobs, folder / "logs", run_on="ray", gpus_a_worker=0)
+    found = run_jobs(jobs, "logs", run_on="ray", gpus_a_worker=0)
     (folder / "found.json").write_text(json.dumps({
-        name: {"verdict": one.verdict, "from_log": one.answered_by_log, "chosen": dict(one.chosen)}
+        name: {"verdict": one.verdict, "from_log": one.answered_by_log, "front": [at.energy_j for at in one.front]}
         for name, one in found.items()
     }))  # fmt: skip
