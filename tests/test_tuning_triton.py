@@ -653,10 +653,12 @@ def test_the_table_of_inductor_has_the_key_that_it_makes_of_such_inputs(found, t
     add_winner(file, found)
     x, w = torch.empty(1024, 640, dtype=torch.float16), torch.empty(512, 640, dtype=torch.float16).t()
     nodes = tuple((one.dtype, list(one.shape), list(one.stride())) for one in (x, w))
-    assert list(lookup_table(file)) == [f"{nodes}+mm"]
-    entry = lookup_table(file)[f"{nodes}+mm"][0]
-    assert entry.pop("template_id") == "triton::mm"
-    assert entry == TILE
+    name = "NVIDIA H100 80GB HBM3"
+    table = lookup_table(file, name)
+    assert list(table) == [f"{name}+{nodes}+mm"]
+    (entry,) = table[f"{name}+{nodes}+mm"]
+    assert entry == {"template_id": "triton::mm", "EVEN_K": 640 % TILE["BLOCK_K"] == 0, "USE_FAST_ACCUM": False,
+                     "ACC_TYPE": "tl.float32", **TILE}  # fmt: skip
 
 
 def test_moe_winners_take_the_form_that_vllm_reads(found, tmp_path):

@@ -108,8 +108,10 @@ def torch_operator(
         return plan_for(operator, _sizes(operator, shape), dtype, device, held, policy)
 
     def compute(tensors: tuple[Any, ...]) -> Any:
+        _fitting(operator, tensors)
         dtype = _DTYPES.get(str(tensors[0].dtype))
-        if tensors[0].device.type != "cuda" or dtype is None:
+        mixed = any(one.dtype != tensors[0].dtype for one in tensors)
+        if tensors[0].device.type != "cuda" or dtype is None or mixed or 0 in _out_shape(operator, tensors):
             return _by_torch(torch, operator, tensors)
         name = torch.cuda.get_device_name(tensors[0].device)
         chosen = plan(tuple(tuple(one.shape) for one in tensors), dtype, name)
@@ -124,6 +126,7 @@ def torch_operator(
     )
 
     def fake(*tensors: Any) -> Any:
+        _fitting(operator, tensors)
         return tensors[0].new_empty(_out_shape(operator, tensors))
 
     registered.register_fake(fake)
@@ -145,6 +148,31 @@ def launched(torch: Any, plan: Plan, operator: str, tensors: tuple[Any, ...]) ->
     options = {**plan.spec.constexprs(plan.config), **plan.spec.options(plan.config)}
     plan.spec.kernel[plan.spec.grid(plan.config)](**given, **numbers, **options)
     return out
+
+
+def _fitting(operator: str, tensors: tuple[Any, ...]) -> None:
+    """Refuse tensors that do not go together, on every device and while a graph is traced.
+
+    Raises
+    ------
+    InputError
+    """
+    first, names = tensors[0], OPERATORS[operator][0]
+    if any(one.device != first.device for one in tensors):
+        told = ", ".join(f"{name} on {one.device}" for name, one in zip(names, tensors, strict=True))
+        raise InputError(f"{operator} takes tensors on one device, not {told}")
+    width = first.shape[-1] if first.ndim else 0
+    if operator == "matmul":
+        fits = first.ndim >= 1 and tensors[1].ndim == 2 and tensors[1].shape[1] == width
+        right = "a[..., k] and b[n, k]"
+        if fits and tensors[1].dtype != first.dtype:
+            raise InputError(f"matmul takes tensors of one format, not {first.dtype} and {tensors[1].dtype}")
+    else:
+        fits = first.ndim >= 1 and all(one.ndim == 1 and one.shape[0] == width for one in tensors[1:])
+        right = " and ".join([f"{names[0]}[..., n]", *(f"{name}[n]" for name in names[1:])])
+    if not fits:
+        told = " and ".join(f"{name}{list(one.shape)}" for name, one in zip(names, tensors, strict=True))
+        raise InputError(f"{operator} takes {right}, not {told}")
 
 
 def _sizes(operator: str, shapes: tuple[tuple[int, ...], ...]) -> dict[str, int]:

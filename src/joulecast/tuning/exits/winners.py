@@ -6,18 +6,22 @@ import json
 import math
 import os
 import platform
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from joulecast.errors import InputError, shortened
 from joulecast.tuning.clocked import CLOCK, LIMIT, kernel_part
-from joulecast.tuning.exits.files import write_json
+from joulecast.tuning.exits.files import alone_in, write_json
 from joulecast.tuning.result import TuningResult
 
 SCHEMA = "joulecast.winners/1"
+
+#: A size in a key.
+_COUNT = re.compile(r"[0-9]{1,15}")
 
 #: Clock policy of a search that leaves clocks to the driver.
 DRIVER = "driver"
@@ -130,24 +134,32 @@ def read_winners(path: str | os.PathLike[str]) -> list[Winner]:
     """
     file = Path(path)
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
+        held = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"can't read the winners {shortened(file)}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{shortened(file)} is no JSON") from None
-    if not isinstance(held, dict) or held.get("schema") != SCHEMA or not isinstance(held.get("winners"), list):
+    schema = held.get("schema") if isinstance(held, dict) else None
+    if schema != SCHEMA or not isinstance(held.get("winners"), list):
+        kind, _, other = str(schema).partition("/")
+        if kind == SCHEMA.partition("/")[0] and schema != SCHEMA:
+            raise InputError(f"{shortened(file)} is of another version of joulecast: its schema is version "
+                             f"{shortened(other)}, this one reads {SCHEMA.partition('/')[2]}")  # fmt: skip
         raise InputError(f"{shortened(file)} is no file of winners: its schema is not {SCHEMA}")
-    try:
-        return [
-            Winner(
-                str(one["operator"]), str(one["bucket"]), str(one["dtype"]), str(one["device"]),
-                str(one["clock_policy"]), dict(one["config"]), dict(one["evidence"]),
-            )
-            for one in held["winners"]
-        ]  # fmt: skip
-    except (KeyError, TypeError, ValueError):
+    return [_winner(one, file) for one in held["winners"]]
+
+
+def _winner(held: Any, file: Path) -> Winner:
+    names, tables = ("operator", "bucket", "dtype", "device", "clock_policy"), ("config", "evidence")
+    if not isinstance(held, dict):
+        held = {}
+    good = all(isinstance(held.get(name), str) for name in names) and all(
+        isinstance(held.get(name), dict) for name in tables
+    )
+    if not good:
         raise InputError(f"{shortened(file)}: a winner needs operator, bucket, dtype, device, clock_policy, config "
-                         "and evidence") from None  # fmt: skip
+                         "and evidence")  # fmt: skip
+    return Winner(*(held[name] for name in (*names, *tables)))
 
 
 def add_winner(path: str | os.PathLike[str], found: TuningResult) -> Winner:
@@ -161,21 +173,52 @@ def add_winner(path: str | os.PathLike[str], found: TuningResult) -> Winner:
         If the file is there and no file of winners, or a measured winner is there and this one is predicted.
     """
     new = winner_of(found)
-    held = read_winners(path) if Path(path).exists() else []
-    for one in held:
-        if one.key == new.key and one.evidence.get("measured") and not new.evidence["measured"]:
-            raise InputError(f"{shortened(path)} holds a measured winner for {new.operator} {new.bucket} on "
-                             f"{new.device}: a predicted one does not take its place")  # fmt: skip
-    kept = [one for one in held if one.key != new.key] + [new]
-    rows = [
-        {
-            "operator": one.operator, "bucket": one.bucket, "dtype": one.dtype, "device": one.device,
-            "clock_policy": one.clock_policy, "config": dict(one.config), "evidence": dict(one.evidence),
-        }
-        for one in sorted(kept, key=lambda one: one.key)
-    ]  # fmt: skip
-    write_json(Path(path), {"schema": SCHEMA, "winners": rows})
+    with alone_in(Path(path).parent):
+        held = read_winners(path) if Path(path).exists() else []
+        for one in held:
+            if one.key == new.key and one.evidence.get("measured") and not new.evidence["measured"]:
+                raise InputError(f"{shortened(path)} holds a measured winner for {new.operator} {new.bucket} on "
+                                 f"{new.device}: a predicted one does not take its place")  # fmt: skip
+        kept = [one for one in held if one.key != new.key] + [new]
+        rows = [
+            {
+                "operator": one.operator, "bucket": one.bucket, "dtype": one.dtype, "device": one.device,
+                "clock_policy": one.clock_policy, "config": dict(one.config), "evidence": dict(one.evidence),
+            }
+            for one in sorted(kept, key=lambda one: one.key)
+        ]  # fmt: skip
+        write_json(Path(path), {"schema": SCHEMA, "winners": rows})
     return new
+
+
+def usable(winners: Sequence[Winner], operator: str, device: str | None, policy: str) -> list[Winner]:
+    """Winners of an operator on a device (None for any) at a clock policy, those to be believed most last."""
+    found = [
+        one
+        for one in winners
+        if one.operator == operator and one.clock_policy == policy and (device is None or same(one.device, device))
+    ]
+    return sorted(found, key=_trust)
+
+
+def _trust(one: Winner) -> tuple[bool, str]:
+    return bool(one.evidence.get("measured")), str(one.evidence.get("found_at", ""))
+
+
+def whole_numbers(one: Winner, held: Any, names: Sequence[str]) -> dict[str, int]:
+    """Entries of a winner's table that must be positive whole numbers.
+
+    Raises
+    ------
+    InputError
+        Naming the first that is none.
+    """
+    found = {name: held.get(name) if isinstance(held, Mapping) else None for name in names}
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"the winner of {shortened(one.operator)} for {shortened(one.bucket)} on "
+                             f"{shortened(one.device)} has no {name} that is a positive whole number")  # fmt: skip
+    return found  # type: ignore[return-value]
 
 
 def best_for(
@@ -183,7 +226,8 @@ def best_for(
 ) -> Winner | None:
     """The winner for a problem: of its own bucket, else of the nearest one of the same operator, format and device.
 
-    Nearest by the sum of differences of base-2 logarithms, at most 2 in all; None where there is none so near.
+    Nearest by the sum of differences of base-2 logarithms, at most 2 in all, and of those alike one that was measured
+    rather than predicted; None where there is none so near.
     """
     alike = [
         one
@@ -198,8 +242,8 @@ def best_for(
             words = [held[n] == wanted[n] for n in held if isinstance(held[n], str)]
             apart = sum(abs(held[n] - wanted[n]) for n in held if not isinstance(held[n], str))
             if all(words) and apart <= 2.0:
-                near.append((apart, place))
-    return alike[min(near)[1]] if near else None
+                near.append((apart, not one.evidence.get("measured"), place))
+    return alike[min(near)[2]] if near else None
 
 
 def same(one: str, other: str) -> bool:
@@ -214,9 +258,19 @@ def same(one: str, other: str) -> bool:
         return False
 
 
+def is_catalogued(device: str) -> bool:
+    """Whether a name is the catalogue's own, which no driver tells."""
+    from joulecast.gpus import resolve
+
+    try:
+        return resolve(device)[0].name == device
+    except InputError:
+        return False
+
+
 def _logs(bucket: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in bucket.split(","):
         name, _, value = part.partition("=")
-        found[name] = math.log2(max(int(value), 1)) if value.isdigit() else value
+        found[name] = math.log2(max(int(value), 1)) if _COUNT.fullmatch(value) else value
     return found
