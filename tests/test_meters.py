@@ -241,8 +241,43 @@ def test_an_external_meter_refuses_a_window_that_its_file_does_not_cover(tmp_pat
     load = Clocked()
     metered = ExternalMeter(path, clock=lambda: load.now, wait_s=0.0)
     assert metered.read(load).energy_j == pytest.approx(15.0)
-    load.now = 50.0
+    load.now = 19.0
     assert "cover" in metered.read(load).refused
+    load.now = 50.0
+    with pytest.raises(LostError, match=r"meter\.csv grows no more"):
+        metered.read(load)
+
+
+@pytest.mark.parametrize(
+    ("start", "scale", "watts", "said"),
+    [
+        (1.7e9, 1e3, 200.0, "looks like milliseconds"),
+        (1.7e9, 1e6, 200.0, "looks like microseconds"),
+        (0.0, 1.0, 200.0, "s before now: it is in seconds since 1970"),
+        (1.7e9 - 7200.0, 1.0, 200.0, r"7,\d{3} s before now"),
+        (1.7e9, 1.0, 200e3, r"was 2e\+05 of late, .* \(mW\?\)"),
+        (1.7e9, 1.0, 0.2, r"was 0.2 of late, .* \(kW\?\)"),
+    ],
+)
+def test_a_meters_file_in_another_unit_is_refused_before_the_first_window(start, scale, watts, said, tmp_path):
+    path = tmp_path / "meter.csv"
+    path.write_text("time_s,power_W\n" + "".join(f"{(start + t) * scale},{watts}\n" for t in range(30)))
+    with pytest.raises(InputError, match=said):
+        ExternalMeter(path, usual_w=(5.0, 4000.0), clock=lambda: 1.7e9 + 30.0).look()
+
+
+def test_a_window_holds_enough_readings_of_a_slow_meter(tmp_path):
+    path = tmp_path / "meter.csv"
+    path.write_text("time_s,power_W\n" + "".join(f"{t},150\n" for t in range(40)))
+    load = Clocked()
+    metered = ExternalMeter(path, clock=lambda: load.now, wait_s=0.0)
+    assert "only" in metered.read(load).refused or "make it longer" in metered.read(load).refused
+    load.now = 1.0
+    metered.look()
+    reading = metered.read(load)
+    assert reading.refused == ""
+    assert reading.energy_j == pytest.approx(15.0)
+    assert reading.launches * 0.1 == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from joulecast.cli import main
 from joulecast.errors import InfeasibleError, InputError
+from joulecast.gpus import load_gpu
 from joulecast.meters.external import read_powers
 from joulecast.meters.reading import Reading
 from joulecast.meters.recording import read_recording
@@ -33,6 +34,89 @@ def test_a_recording_that_can_not_be_used_is_refused_in_a_line(tmp_path, text, s
     file.write_text(text)
     with pytest.raises(InputError, match=said):
         read_recording(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            GOOD.replace("0.1\n", "100\n").replace("0.2\n", "200\n").replace("0.3\n", "300\n"),
+            r"1.41e\+05 W in the middle",
+        ),
+        (GOOD.replace(",1.", ",1000."), "0.2[0-9]* W in the middle"),
+        ("B,time_ms\n32,1e-6\n64,2e-6\n", "time_ms is 1.5e-06 in the middle, which can't be in ms"),
+        ("nvml_gr_clock,time_ms\n1410000000,1\n1665000000,2\n", r"nvml_gr_clock is 1.54e\+09 .* can't be in MHz"),
+        (
+            "B,core_clock_MHz,time_ms\n1,1.41,1\n2,1.66,2\n",
+            "core_clock_MHz is 1.5[34] in the middle, which can't be in MHz",
+        ),
+        ("B,power_limit_w,time_ms\n1,250000,1\n2,300000,2\n", "power_limit_w is .* can't be in W"),
+    ],
+)
+def test_a_recording_in_another_unit_is_refused_in_a_line(text, said, tmp_path):
+    (tmp_path / "space.csv").write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_recording(tmp_path / "space.csv")
+
+
+def test_a_recording_is_known_by_its_content(tmp_path):
+    import polars as pl
+
+    (tmp_path / "space.csv").write_text(GOOD)
+    table = pl.read_csv(tmp_path / "space.csv")
+    table.write_parquet(tmp_path / "parquet.csv")
+    (tmp_path / "csv.parquet").write_text(GOOD)
+    rows = read_recording(tmp_path / "space.csv").configs
+    assert read_recording(tmp_path / "parquet.csv").configs == rows
+    assert read_recording(tmp_path / "csv.parquet").configs == rows
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is empty"),
+        (b"SQLite format 3\x00" + bytes(100), "is an SQLite database"), (b'{"cache": {}}', "is JSON"),
+        (b"\x1f\x8b\x08rest", "compressed with gzip"),
+        (b"\xff\xfea\x00", "UTF-16"), (b"abc\x00\x01", "is a binary file"),
+        (b"PAR1 and no more", "can't read .* as parquet"),
+    ],
+)  # fmt: skip
+def test_other_files_are_told_for_what_they_are(data, said, tmp_path):
+    for name in ("space.csv", "space.parquet"):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError, match=said):
+            read_recording(tmp_path / name)
+    if b"PAR1" not in data:
+        with pytest.raises(InputError, match=said):
+            read_powers(tmp_path / "space.csv")
+    with pytest.raises(InputError, match="no regular file"):
+        read_recording(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--power-limits", "99999"], ["--power-limits", "100:700:200"], ["--clocks", "5000"]]
+)
+def test_clocks_and_limits_that_the_gpu_does_not_have_are_refused_with_the_range(flags, capsys):
+    pytest.importorskip("triton")
+    assert main(["tune", "softmax", "--gpu", "h100", *flags]) == 2
+    said = capsys.readouterr().err
+    gpu = load_gpu("h100")
+    told = (
+        (gpu.clock_min_mhz, gpu.clock_max_mhz)
+        if "--clocks" in flags
+        else (gpu.power_limit_min_w, gpu.power_limit_max_w)
+    )
+    assert f"{told[0]:g} to {told[1]:g}" in said
+
+
+def test_the_file_of_an_external_meter_is_looked_at_before_anything_else(capsys, tmp_path):
+    pytest.importorskip("triton")
+    asked = ["tune", "softmax", "--gpu", "h100", "--meter", "external"]
+    assert main(asked) == 2
+    assert "--meter-file" in capsys.readouterr().err
+    (tmp_path / "meter.csv").write_text("time_s,power_W\n")
+    assert main([*asked, "--meter-file", str(tmp_path / "meter.csv")]) == 2
+    assert "start the program that writes it first" in capsys.readouterr().err
 
 
 def test_small_integers_words_and_truth_are_tunables(tmp_path):

@@ -29,6 +29,12 @@ ENERGY_TOLERANCE = 0.3
 #: No kernel starts and ends faster. [s]
 SHORTEST_KERNEL_S = 0.5e-6
 
+#: What whole boards draw at work, from an embedded module to two dies with their memories. [W]
+BOARD_W = (2.0, 3000.0)
+
+#: Core clocks, from the lowest that drivers set. [MHz]
+CORE_CLOCK_MHZ = (90.0, 5000.0)
+
 #: Operands that share memory (keys and values in the same pages, copies of weights) are touched this often at most
 #: for each time that they come from DRAM.
 MOST_SHARING = 2.0

@@ -45,6 +45,14 @@ def check_power_limit_w(power_limit_w: Any, idle_w: float, gpu: str, settable_w:
     return limit
 
 
+def check_settable_w(power_limit_w: float, lowest_w: float, highest_w: float, gpu: str) -> None:
+    """Refuse a power limit that the GPU's driver would not set. [W]"""
+    if not lowest_w <= power_limit_w <= highest_w:
+        raise InputError(
+            f"{gpu} takes no power limit of {power_limit_w:g} W: {lowest_w:g} to {highest_w:g} W can be set"
+        )
+
+
 def beyond_settable(power_limit_w: float, lowest_w: float, highest_w: float, gpu: str) -> tuple[str, ...]:
     """A warning where no driver would set a limit, though it can be worked out. [W]"""
     if lowest_w <= power_limit_w <= highest_w:

@@ -9,10 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
+from joulecast.bounds.plausibility import BOARD_W, slip_of_unit
 from joulecast.errors import InfeasibleError, InputError, shortened
+from joulecast.meters.contents import content_of
+from joulecast.meters.device import LostError
 from joulecast.meters.judge import judged
 from joulecast.meters.reading import Load, MeterFacts, Reading
 from joulecast.meters.recording import Floats
+
+#: Readings that tell how a file is written now.
+_LAST = 100
+
+#: A file whose newest reading is further from now is not being written; programs may keep lines back for a while. [s]
+_FRESH_S = 60.0
 
 
 def read_powers(path: str | Path) -> tuple[Floats, Floats]:
@@ -34,6 +43,7 @@ def read_powers(path: str | Path) -> tuple[Floats, Floats]:
         being written is left out.
     """
     file = Path(path)
+    content_of(file, "the meter's file", "CSV")
     try:
         text = file.read_text(encoding="utf-8", errors="replace").removeprefix("\ufeff")
     except OSError as error:
@@ -60,6 +70,43 @@ def read_powers(path: str | Path) -> tuple[Floats, Floats]:
     if np.any(np.diff(times) <= 0):
         raise InputError(f"{shortened(file)}: time_s must rise from line to line")
     return times, powers
+
+
+def in_units(times_s: Floats, powers_w: Floats, now_s: float, usual_w: tuple[float, float] = BOARD_W) -> None:
+    """See that times and powers are in seconds of this machine's clock and in watts, and are being written.
+
+    Parameters
+    ----------
+    times_s, powers_w : ndarray
+        Of the file. [s, W]
+    now_s : float
+        By the clock of this machine. [s]
+    usual_w : (float, float)
+        What the meter can show, at the least and at the most. [W]
+
+    Raises
+    ------
+    InputError
+        Naming the unit that they seem to be in.
+    """
+    if len(times_s) < 2:
+        raise InputError("the meter's file holds no readings yet: start the program that writes it first")
+    newest = float(times_s[-1])
+    unit = {3: "milliseconds", 6: "microseconds", 9: "nanoseconds"}.get(int(slip_of_unit(newest / now_s)))
+    if unit:
+        raise InputError(
+            f"the meter's time_s ends at {newest:.6g}, which looks like {unit}: seconds since 1970 are needed"
+        )
+    if abs(newest - now_s) > _FRESH_S:
+        side = "before" if newest < now_s else "after"
+        told = "it is in seconds since 1970 by this machine's clock, and written while the search runs"
+        raise InputError(f"the meter's time_s ends {abs(newest - now_s):,.0f} s {side} now: {told}")
+    middle = float(np.median(powers_w[-_LAST:]))
+    if not usual_w[0] <= middle <= usual_w[1]:
+        told = "mW?" if middle > usual_w[1] else "kW?" if middle > 0 else "nothing is metered"
+        raise InputError(
+            f"the meter's power_W was {middle:,.3g} of late, which can't be the watts of this GPU ({told})"
+        )
 
 
 def energy_between(times_s: Floats, powers_w: Floats, begun_s: float, ended_s: float) -> float:
@@ -91,6 +138,8 @@ class ExternalMeter:
         Least length of a window. [s]
     cap_w, idle_w : float, optional
         Bounds of what a reading can be. [W]
+    usual_w : (float, float)
+        What the meter can show: beyond it, its file is in another unit. [W]
     wait_s : float
         How long to wait for the file to cover a window. [s]
     clock : callable
@@ -99,9 +148,10 @@ class ExternalMeter:
 
     def __init__(
         self, path: str | Path, window_s: float = 2.0, *, cap_w: float | None = None, idle_w: float | None = None,
-        wait_s: float = 5.0, clock: Callable[[], float] = time.time,
+        usual_w: tuple[float, float] = BOARD_W, wait_s: float = 5.0, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._path, self._window, self._wait, self._clock = Path(path), window_s, wait_s, clock
+        self._usual_w = usual_w
         self._facts = MeterFacts(
             "external", f"external meter ({self._path.name})", "power integrated", cap_w, idle_w,
             notes=("what else the meter sees (host, fans, supply) is in the energy",),
@@ -113,13 +163,32 @@ class ExternalMeter:
         """Of the file."""
         return self._facts
 
+    def look(self) -> None:
+        """See that the file is written and in its units, and make the window long enough for how often it is.
+
+        Raises
+        ------
+        InputError
+            Naming what is wrong.
+        """
+        times, powers = read_powers(self._path)
+        in_units(times, powers, self._clock(), self._usual_w)
+        apart = float(np.median(np.diff(times[-_LAST:])))
+        self._window, self._wait = max(self._window, 7.0 * apart), max(self._wait, 3.0 * apart)
+
     def prepare(self, load: Load) -> None:
-        """Run for ten seconds, and see that the file can be read."""
-        read_powers(self._path)
+        """Look at the file, and run for ten seconds."""
+        self.look()
         load.run(self._launches(load, 10.0))
 
     def read(self, load: Load) -> Reading:
-        """One window, once the file covers it; refused where it does not in time."""
+        """One window, once the file covers it; refused where it does not in time.
+
+        Raises
+        ------
+        LostError
+            If the file has not grown since before the window.
+        """
         launches = load.launches_of(self._launches(load, self._window))
         begun = self._clock()
         kernel_s = load.run(launches)
@@ -128,11 +197,16 @@ class ExternalMeter:
         span = ended - begun
         give_up = time.monotonic() + self._wait
         while True:
+            times, powers = read_powers(self._path)
             try:
-                energy = energy_between(*read_powers(self._path), begun, ended)
+                energy = energy_between(times, powers, begun, ended)
                 return judged(Reading(energy / launches, span / launches, kernel, launches), self._facts)
             except InfeasibleError as error:
                 if time.monotonic() > give_up:
+                    if not len(times) or times[-1] < begun:
+                        raise LostError(
+                            f"{self._path.name} grows no more: the program that writes it has ended"
+                        ) from None
                     return Reading(0.0, span / launches, kernel, launches, refused=str(error))
                 time.sleep(0.05)
 

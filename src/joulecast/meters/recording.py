@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulecast.bounds.plausibility import BOARD_W, CORE_CLOCK_MHZ, SHORTEST_KERNEL_S, mean_power_w
 from joulecast.errors import InputError, shortened
+from joulecast.meters.contents import content_of
 
 Floats = npt.NDArray[np.float64]
 Value = int | float | str | bool
 
 #: Names of the columns that tell at which core clock and power limit a row was recorded. [MHz, W]
 STATES = {"core clock": ("nvml_gr_clock", "core_clock_mhz", "clock_mhz"), "power limit": ("power_limit_w",)}
+
+#: A launch that takes longer is no kernel's. [ms]
+_LONGEST_MS = 1e6
 
 #: Columns that hold what was measured or asked, not what can be chosen.
 _MEASURED = frozenset({
@@ -183,15 +188,15 @@ def read_recording(path: str | Path, *, session: str | int | None = None, varian
     import polars as pl
 
     file = Path(path)
-    if not file.is_file():
-        raise InputError(f"no file {shortened(file)}")
+    form = content_of(file, "a recorded space", "parquet", "CSV")
     try:
-        table = pl.read_csv(file) if file.suffix.lower() == ".csv" else pl.read_parquet(file)
-    except Exception as error:  # whatever the readers raise on a file that is neither
+        table = pl.read_parquet(file) if form == "parquet" else pl.read_csv(file, infer_schema_length=None)
+    except Exception as error:  # whatever the readers raise on a file that is damaged
         first = shortened(str(error).splitlines()[0])
-        raise InputError(f"can't read {shortened(file)} as parquet or CSV: {first}") from None
+        raise InputError(f"can't read {shortened(file)} as {form}: {first}") from None
     if "time_ms" not in table.columns:
         raise InputError(f"{shortened(file)} is no recorded space: it has no column time_ms")
+    _in_units(table, shortened(file))
     name = file.stem
     if "REPEAT" in table.columns:
         return _repeats(table, name, session, variants)
@@ -233,6 +238,30 @@ def _floats(table: Any, column: str) -> Floats:
         return np.asarray(table[column].cast(pl.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
     except pl.exceptions.PolarsError:
         raise InputError(f"the column {column} must hold plain numbers in the unit that it names") from None
+
+
+def _in_units(table: Any, name: str) -> None:
+    """Refuse a table of which a column is in another unit than its name says, by its middle value."""
+    clocks, limits = (dict.fromkeys(STATES[kind]) for kind in ("core clock", "power limit"))
+    ranges = dict.fromkeys((*clocks, "core_clock_MHz"), (*CORE_CLOCK_MHZ, "MHz"))
+    ranges |= dict.fromkeys((*limits, "power_W", "nvml_pwr_limit"), (*BOARD_W, "W"))
+    ranges["time_ms"] = (SHORTEST_KERNEL_S * 1e3, _LONGEST_MS, "ms")
+    for column, (low, high, unit) in ranges.items():
+        if column in table.columns and table[column].dtype.is_numeric():
+            middle = _middle(_floats(table, column))
+            if not low <= middle <= high:
+                raise InputError(f"{name}: {column} is {middle:.3g} in the middle, which can't be in {unit}")
+    if "energy_J" in table.columns:
+        middle = _middle(mean_power_w(_floats(table, "energy_J"), _floats(table, "time_ms") * 1e-3))
+        if not BOARD_W[0] <= middle <= BOARD_W[1]:
+            said = f"energy_J over time_ms comes to {middle:,.3g} W in the middle, which no board draws"
+            raise InputError(f"{name}: {said}: energies are in J, and times in ms")
+
+
+def _middle(values: Floats) -> float:
+    """Median of what is there; within every range where nothing is."""
+    there = values[np.isfinite(values)]
+    return float(np.median(there)) if len(there) else 100.0
 
 
 def _chosen(dtype: Any) -> bool:

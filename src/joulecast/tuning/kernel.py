@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.bounds.ranges import check_clock_mhz, check_power_limit_w
+from joulecast.bounds.ranges import check_clock_mhz, check_settable_w
 from joulecast.errors import InfeasibleError, InputError, shortened
 from joulecast.gpus import Gpu, load_gpu
 from joulecast.meters.clocks import Settings
@@ -125,12 +125,12 @@ def tune_kernel(
     described = load_gpu(gpu)
     clocks = asked_for("clocks_mhz", clocks_mhz, clock_mhz)
     limits = asked_for("power_limits_w", power_limits_w, power_limit_w)
-    counting, torch = _meter(meter, meter_file, options)
+    counting, torch = _meter(meter, meter_file, options, described)
     if counting is None:
         for clock in clocks:
             check_clock_mhz(clock, described.clock_min_mhz, described.clock_max_mhz, described.name)
         for limit in limits:
-            check_power_limit_w(limit, described.idle_w, described.name)
+            check_settable_w(limit, described.power_limit_min_w, described.power_limit_max_w, described.name)
     with contextlib.ExitStack() as ends:
         settings = None
         if counting is not None and (clocks or limits):
@@ -265,7 +265,7 @@ _OF_A_SPEC = (
 
 
 def _meter(
-    meter: str | Meter, meter_file: str | os.PathLike[str] | None, options: dict[str, Any]
+    meter: str | Meter, meter_file: str | os.PathLike[str] | None, options: dict[str, Any], gpu: Gpu
 ) -> tuple[Meter | None, Any]:
     """The meter, and torch with a GPU where it measures."""
     if meter_file is not None and meter != "external":
@@ -284,17 +284,20 @@ def _meter(
         return None, None
     from joulecast.tuning.gpu_load import need_gpu
 
-    torch = need_gpu()
-    if meter == "zeus":
-        from joulecast.meters.zeus import ZeusMeter
-
-        return ZeusMeter(), torch
     if meter == "external":
         if meter_file is None:
             raise InputError("the external meter needs the file that it is written to: meter_file, or --meter-file")
         from joulecast.meters.external import ExternalMeter
 
-        return ExternalMeter(os.fspath(meter_file)), torch
+        # A decade either way, for a host that is measured with its GPU and for a GPU that rests in part.
+        external = ExternalMeter(os.fspath(meter_file), usual_w=(gpu.idle_w / 10.0, 10.0 * gpu.power_limit_max_w))
+        external.look()  # before anything is compiled
+        return external, need_gpu()
+    torch = need_gpu()
+    if meter == "zeus":
+        from joulecast.meters.zeus import ZeusMeter
+
+        return ZeusMeter(), torch
     from joulecast.meters.nvml import cuda_device, nvml_meter
 
     return nvml_meter(cuda_device(torch)), torch
