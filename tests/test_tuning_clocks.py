@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -247,6 +249,7 @@ def test_a_second_interrupt_waits_until_all_is_put_back(tmp_path):
     class Interrupted(SimulatedDevice):
         def unlock_clock(self):
             os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)  # the thread beside takes it meanwhile
             super().unlock_clock()
 
     gpu = Interrupted()
@@ -256,8 +259,11 @@ def test_a_second_interrupt_waits_until_all_is_put_back(tmp_path):
             settings.set(1200.0, 150.0)
             os.kill(os.getpid(), signal.SIGINT)
 
+    beside = threading.Event()
+    threading.Thread(target=beside.wait, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         interrupted()
+    beside.set()
     assert (gpu.clock_mhz(), gpu.limit_w()) == (1800.0, 300.0)
     assert not (tmp_path / "journal.json").exists()
 

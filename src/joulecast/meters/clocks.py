@@ -230,8 +230,14 @@ class Settings:
                 signal.signal(one, signal.SIG_DFL)
 
     def _end(self) -> None:
-        """Put everything back; a second Ctrl-C waits until it is."""
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        """Put everything back; a second Ctrl-C waits until it is.
+
+        A mask of signals would hold for this thread alone, while another takes them and this one is told.
+        """
+        waiting: list[int] = []
+        before: dict[signal.Signals, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            before = {one: signal.signal(one, lambda number, _: waiting.append(number)) for one in _ENDING}
         try:
             self.restore()
         except InfeasibleError as error:
@@ -239,7 +245,10 @@ class Settings:
                 f"the clocks of {self._device.name} are not put back: {error}; {self._journal} tells what was set"
             )
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            for one, handler in before.items():
+                signal.signal(one, signal.SIG_DFL if handler is None else handler)
+            for number in waiting:
+                os.kill(os.getpid(), number)
 
     def _limit_of(self, kept: dict[str, Any]) -> float | None:
         """The limit that a journal tells, where it is one that the device can have had. [W]"""
