@@ -37,6 +37,9 @@ _LOGS = (*TIMED, "energy", "static")
 #: around it; of powers.
 NOISE, POINT_NOISE, POWER_NOISE = 0.05, 0.03, 0.06
 
+#: Errors over noise from which on a run tells nothing: a step that is 1.8 times off (8 or 12 give the same).
+_LOST = 12.0
+
 #: A scale is told to be unknown where its class takes less than this share of every step.
 LEAST_SHARE = 0.03
 
@@ -126,7 +129,8 @@ def _configurations(tables: RunTables) -> tuple[npt.NDArray[np.intp], Floats]:
 def _cost(miss: Floats, group: npt.NDArray[np.intp], each: Floats, common: float, single: float) -> Floats:
     """Cost of errors, shape (m, n), of runs that belong to configurations: shape (m,); NaN counts nothing.
 
-    Beyond three times the noise an error counts ever less as it grows: some runs are not what they say.
+    Beyond three times the noise an error counts ever less as it grows, and beyond `_LOST` times no more: some runs are
+    not what they say, and no scale is to be bent to meet them.
     """
     there = np.isfinite(miss)
     counts = np.stack([np.bincount(group, weights=row, minlength=each.size) for row in there.astype(np.float64)])
@@ -136,7 +140,7 @@ def _cost(miss: Floats, group: npt.NDArray[np.intp], each: Floats, common: float
     apart = np.where(there, filled - mean[:, group], 0.0)
 
     def bent(size: Floats) -> Floats:
-        return np.asarray(np.where(size < 3, size**2, 9 + 18 * np.log(np.maximum(size, 3.0) / 3)))
+        return np.asarray(np.where(size < 3, size**2, 9 + 18 * np.log(np.clip(size, 3.0, _LOST) / 3)))
 
     total = bent(np.abs(mean) / common).sum(axis=1) + 0.5 * bent(np.abs(apart) / single).sum(axis=1)
     # configurations of one network are wrong together: ten of them tell as much as some three that are not
