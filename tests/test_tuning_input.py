@@ -363,3 +363,31 @@ def test_a_meter_that_reads_nothing_any_more_ends_the_search(tmp_path):
     dead = Dead(read_recording(tmp_path / "space.csv"))
     with pytest.raises(InfeasibleError, match="no energy of 10 configurations in a row could be read"):
         search(dead, dead.space, slack=0.5)
+
+
+def test_a_model_says_what_was_asked_and_why_an_operator_was_not_tuned(monkeypatch, capsys):
+    from joulecast.tuning import model_wide
+
+    def refused(*_):
+        raise InfeasibleError("no tile of it fits")
+
+    monkeypatch.setattr(model_wide, "_tuned", refused)
+    whole = model_wide.tune_model("Qwen/Qwen2.5-7B", "h100", top=1, prompt_tokens=512)
+    (name,) = whole.failed
+    assert name.startswith("matmul m=512 n=18944 k=3584")
+    assert [part.why for part in whole.parts if part.operator][:2] == ["", "beyond the first 1"]
+    assert whole.parts[-1].why
+    asked = ["tune", "--model", "Qwen/Qwen2.5-7B", "--gpu", "h100", "--top", "1", "--prompt", "512"]
+    assert main(asked) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "batch 1 · 512 tokens on H100-SXM-80GB:" in page
+    assert "no kernel here computes elementwise" in page
+    assert "no tile of it fits" in page
+
+
+def test_a_search_in_which_nothing_else_is_fast_enough_says_so(tmp_path):
+    (tmp_path / "space.csv").write_text(spoilt([]))
+    found = replay(tmp_path / "space.csv", noise=0.001, slack=0.0)
+    assert found.verdict == "no significant saving: nothing else was found within the slack"
+    with pytest.raises(InputError, match="this one lacks num_warps, num_stages"):
+        Space.of({"B": [1], "num_warps": [2], "num_stages": [3]}).code({"B": 1})

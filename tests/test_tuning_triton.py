@@ -353,11 +353,14 @@ def test_a_wrong_kernel_is_found_out():
 
 STUCK = {"BLOCK": 128, "num_warps": 1}
 
+#: After 5 s of processor time, or 100 s on a machine that others use.
+TOO_LATE = [f"took more than {most} in the test against the reference" for most in ("5 s of processor time", "100 s")]
+
 
 def test_a_kernel_that_never_ends_is_told_with_its_limit_and_the_others_are_tested():
     spec = tuned_kernels.stuck_spec()
-    late, right = interpreted(spec, [{"STUCK": 1, **STUCK}, {"STUCK": 0, **STUCK}], timeout_s=1)
-    assert late == "took more than 1 s of processor time in the test against the reference"
+    late, right = interpreted(spec, [{"STUCK": 1, **STUCK}, {"STUCK": 0, **STUCK}], timeout_s=5)
+    assert late in TOO_LATE
     assert right == ""
 
 
@@ -374,7 +377,7 @@ def test_the_search_goes_on_without_what_never_ends(check, cache):
     )
     assert found.chosen["STUCK"] == 0
     wrong = [reason for reason in found.failed if reason.startswith("correctness")]
-    assert wrong in ([], ["correctness: took more than 5 s of processor time in the test against the reference"])
+    assert all(reason.removeprefix("correctness: ") in TOO_LATE for reason in wrong)
     assert wrong or check == "winners"
 
 
@@ -383,7 +386,7 @@ def test_where_nothing_ends_the_search_does_in_a_line(cache, capsys, monkeypatch
     flags = ["--timeout", "5", "--cache", str(cache), "--workers", "1"]
     assert main(["tune", "tuned_kernels:always_stuck", "--gpu", "a100", *flags]) == 2
     said = capsys.readouterr().err
-    assert "stuck could not be tested: each took more than 5 s of processor time" in said
+    assert "stuck could not be tested: each took more than" in said
     assert "check none tests nothing" in said
 
 

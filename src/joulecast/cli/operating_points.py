@@ -22,7 +22,7 @@ def page(outcomes: Sequence[Outcome], site: Site | None) -> list[Block]:
         mine = [(one, mark) for one, mark in zip(outcomes, best, strict=True) if one.gpu == gpu]
         answered = [one.prediction for one, _ in mine if one.prediction is not None]
         label = pages.gpu_label(answered[0]) if answered else gpu
-        question = pages.question(answered[0]) if answered else ""
+        question = pages.question(answered[0].workload, answered[0].info) if answered else ""
         blocks.append(Heading(question, label))
         blocks.append(_table(mine))
         if len(answered) > 1:

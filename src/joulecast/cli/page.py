@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from joulecast.cli import footprint
 from joulecast.cli.rows import Outcome, kernel_rows
@@ -20,7 +21,7 @@ _SHORT_BOUND = {"special functions": "SFU", "shared memory": "shared mem"}
 def single(prediction: Prediction, site: Site | None, *, top: int, kernels: bool) -> list[Block]:
     """The page of one prediction."""
     blocks: list[Block] = [
-        Heading(question(prediction), _hardware(prediction)),
+        Heading(question(prediction.workload, prediction.info), _hardware(prediction)),
         _figures_table(prediction),
         _bounds_table(prediction.phases),
         _energy_facts(prediction, top),
@@ -40,7 +41,7 @@ def comparison(outcomes: Sequence[Outcome], site: Site | None, *, kernels: bool)
         unit = unit_of(answered[0])
         fast, thrifty = summary.fastest(answered), summary.thriftiest(answered)
         blocks += [
-            Heading(question(answered[0])),
+            Heading(question(answered[0].workload, answered[0].info)),
             _side_figures(outcomes, unit),
             _side_costs(answered, unit, site),
         ]
@@ -72,10 +73,9 @@ def kernel_table(prediction: Prediction) -> Table:
     return Table(headers, rows, "rrrlllll", elastic=4)
 
 
-def question(prediction: Prediction) -> str:
-    """What was asked, in one line."""
-    info = prediction.info
-    parts = [prediction.workload.rsplit("/", 1)[-1]]
+def question(workload: str, info: Mapping[str, Any]) -> str:
+    """What was asked, in one line: name and facts of a prediction."""
+    parts = [workload.rsplit("/", 1)[-1]]
     parts += [str(info["dtype"])] if info.get("dtype") else []
     for what, name in (("weight_dtype", "weights"), ("kv_cache_dtype", "KV cache"), ("attn_dtype", "attention")):
         if info.get(what) not in (None, info.get("dtype")):

@@ -12,7 +12,7 @@ from joulecast.errors import InputError, shortened
 if TYPE_CHECKING:
     from joulecast.reports.tables import Block
     from joulecast.tuning.kernelspec import KernelSpec
-    from joulecast.tuning.model_wide import ModelTuning
+    from joulecast.tuning.model_wide import ModelTuning, Part
     from joulecast.tuning.result import TuningResult
 
 
@@ -144,7 +144,7 @@ _SHOWN = 8
 
 def model_page(whole: ModelTuning) -> list[Block]:
     """The page of a model."""
-    from joulecast.cli.tune_page import described
+    from joulecast.cli.page import question
     from joulecast.reports import text
     from joulecast.reports.tables import Facts, Table
 
@@ -152,23 +152,34 @@ def model_page(whole: ModelTuning) -> list[Block]:
     rows = []
     for part in whole.parts[:_SHOWN]:
         gain = gains.get(id(part))
-        name = part.operator or part.kind
-        sizes = " ".join(f"{size}={value}" for size, value in part.sizes.items() if size != "dtype")
-        if gain is None:
-            told = ("", "", part.why or "not tuned")
-        else:
-            told = (_ratio(gain.energy_ratio), _ratio(gain.over_fastest), described(gain.found.chosen))
-        rows.append((name, text.percent(part.energy_j / whole.energy_j), *told[:2], sizes, told[2]))
-    heads = ("operator", "energy", "vs default", "vs fastest", "sizes", "configuration")
+        ratios = ("", "", "") if gain is None else (
+            _ratio(gain.energy_ratio), _ratio(gain.time_ratio), _ratio(gain.over_fastest))  # fmt: skip
+        said = "; ".join(one for one in (_sizes(part), part.why) if one)
+        rows.append((part.operator or part.kind, text.percent(part.energy_j / whole.energy_j), *ratios, said))
+    heads = ("operator", "share", "energy", "time", "vs fastest", "sizes, or why it was not tuned")
+    spent = f"{text.duration(whole.time_s)}, {text.energy(whole.energy_j)}"
     facts = [
         ("result", (whole.verdict,)),
-        ("model", (f"{whole.model} on {whole.gpu}:", f"{text.duration(whole.time_s)},", text.energy(whole.energy_j))),
-        ("tuned", (f"{len(whole.gains)} operators with {text.percent(whole.tuned_share)} of the energy",)),
+        ("model", (question(whole.model, whole.info), f"on {whole.gpu}:", spent)),
+        ("tuned", (f"{len(whole.gains)} operators with {text.percent(whole.tuned_share)} of the energy,",
+                   f"which save {text.energy(whole.saved_j)} against default tiles")),
+    ]  # fmt: skip
+    chosen = [
+        (
+            gain.part.operator,
+            (f"{_sizes(gain.part)}:", *(f"{name}={value}" for name, value in gain.found.chosen.items())),
+        )
+        for gain in whole.gains
     ]
     notes = [("failed", (f"{name}: {why}",)) for name, why in whole.failed.items()]
-    said = "ratios are between configurations of one Triton kernel, applied to the energy of the framework's own"
-    notes.append(("note", (f"{said}; whether the Triton kernel beats that one is not said",)))
-    return [Facts(tuple(facts)), Table(heads, tuple(rows), "lrrrll", elastic=5), Facts(tuple(notes), "dim", 12)]
+    said = "energy and time are against the default tiles of the same Triton kernel, applied to the energy of the"
+    notes.append(("note", (f"{said} framework's own; whether the Triton kernel beats that one is not said",)))
+    blocks: list[Block] = [Facts(tuple(facts)), Table(heads, tuple(rows), "lrrrrl", elastic=5)]
+    return [*blocks, *([Facts(tuple(chosen))] if chosen else []), Facts(tuple(notes), "dim", 12)]
+
+
+def _sizes(part: Part) -> str:
+    return " ".join(f"{size}={value}" for size, value in part.sizes.items() if size != "dtype")
 
 
 def model_rows(whole: ModelTuning) -> list[dict[str, Any]]:

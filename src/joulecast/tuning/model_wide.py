@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from joulecast.errors import InfeasibleError, InputError
@@ -39,7 +39,7 @@ class Part:
     sizes : mapping
         Of the operator.
     why : str
-        Why there is none.
+        Why it was not tuned; empty where it was.
     phases : tuple of str
     launches, time_s, energy_j : float
         Over the whole run, one GPU. [1, s, J]
@@ -93,6 +93,8 @@ class ModelTuning:
         Operators that could not be tuned, with why.
     measured : bool
         Whether a meter measured the kernels.
+    info : mapping
+        Of the question, as `joulecast.scenarios.prediction.Prediction` has it.
     """
 
     model: str
@@ -103,6 +105,7 @@ class ModelTuning:
     gains: tuple[Gain, ...]
     failed: Mapping[str, str] = field(default_factory=dict)
     measured: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def saved_j(self) -> float:
@@ -150,9 +153,9 @@ class ModelTuning:
             rows.append(row)
         return {
             "schema": SCHEMA, "model": self.model, "gpu": self.gpu, "measured": self.measured,
-            "verdict": self.verdict, "time_s": self.time_s, "energy_j": self.energy_j, "saved_j": self.saved_j,
-            "saved_over_fastest_j": self.saved_over_fastest_j, "tuned_share": self.tuned_share, "operators": rows,
-            "failed": dict(self.failed),
+            "question": dict(self.info), "verdict": self.verdict, "time_s": self.time_s, "energy_j": self.energy_j,
+            "saved_j": self.saved_j, "saved_over_fastest_j": self.saved_over_fastest_j, "tuned_share": self.tuned_share,
+            "operators": rows, "failed": dict(self.failed),
         }  # fmt: skip
 
 
@@ -208,7 +211,12 @@ def tune_model(
     described = load_gpu(gpu)
     predicted = predict_workload(open_workload(source, **request), described)
     parts = parts_of(predicted)
-    wanted = [part for part in parts if part.operator and part.energy_j >= least_share * predicted.energy_j][:top]
+    matter = [part for part in parts if part.operator and part.energy_j >= least_share * predicted.energy_j]
+    wanted = matter[:top]
+    left_out = {True: f"beyond the first {top}", False: f"takes less than {least_share:.0%}"}
+    parts = [
+        part if part.why or part in wanted else replace(part, why=left_out[part in matter]) for part in parts
+    ]  # fmt: skip
     gains, failed = [], {}
     for number, part in enumerate(wanted):
 
@@ -227,7 +235,7 @@ def tune_model(
     measured = bool(gains) and all(gain.found.facts.name != "model" for gain in gains)
     return ModelTuning(
         predicted.workload, predicted.gpu, predicted.time_s, predicted.energy_j, tuple(parts), tuple(gains), failed,
-        measured,
+        measured, predicted.info,
     )  # fmt: skip
 
 

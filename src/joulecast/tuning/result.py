@@ -129,6 +129,8 @@ class TuningResult:
             ratio = by[key_of(self.chosen)] / by[key_of(self.baseline)]
             against = "" if ratio == 1.0 else f", {ratio - 1.0:+.1%} time against the baseline"
             return f"the fastest of {len(self.points):,} that were timed{against}"
+        if self.saving is None and self.eligible < 2:
+            return "no significant saving: nothing else was found within the slack"
         if self.saving is None:
             return "no significant saving: nothing within the slack reads lower than the baseline"
         low, high = self.saving.lower, self.saving.upper

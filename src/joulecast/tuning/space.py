@@ -174,9 +174,10 @@ class Space:
         strange = [name for name in config if name not in self.names]
         if strange:
             raise InputError(f"{shortened(strange[0])} is no tunable of the space: {', '.join(self.names)}")
+        missing = [name for name in self.names if name not in config]
+        if missing:
+            raise InputError(f"a configuration names each tunable of the space, this one lacks {', '.join(missing)}")
         for tunable in self.tunables:
-            if tunable.name not in config:
-                raise InputError(f"the configuration does not name {tunable.name}")
             if config[tunable.name] not in tunable.values:
                 raise InputError(
                     f"{tunable.name} = {shortened(config[tunable.name])} is not in the space: "

@@ -155,7 +155,9 @@ class TritonEvaluator:
         if self.torch is None:
             new = {constants_key(self.spec, config): config for config in configs}
             new = {key: config for key, config in new.items() if key not in self._verdicts}
-            self._verdicts.update(zip(new, interpreted(self.spec, list(new.values()), self.timeout_s), strict=True))
+            if new:
+                told = interpreted(self.spec, list(new.values()), self.timeout_s)
+                self._verdicts.update(zip(new, told, strict=True))
             return [(config, self._verdicts[constants_key(self.spec, config)]) for config in configs]
         from joulecast.tuning.gpu_load import right_on_gpu
 

@@ -392,8 +392,7 @@ def settled(
 ) -> Found:  # fmt: skip
     """The end of every strategy: the best is confirmed against the baseline, and chosen only where it saves."""
     if best == baseline:
-        said = "no configuration within the slack reads lower than the baseline"
-        return Found(baseline, baseline, fastest, None, None, eligible, (*notes, said))
+        return Found(baseline, baseline, fastest, None, None, eligible, notes)
     levels, _ = standing.levels()
     expected = levels[baseline] - levels[best] if baseline in levels and best in levels else 0.01
     saving, blocks = confirmed(session, wanted, baseline, best, expected, standing.spread or 0.02)
