@@ -294,6 +294,23 @@ def test_layouts_that_divide_nothing_are_refused_with_what_would(capsys, flags, 
     assert told.out == ""
 
 
+def test_exchanges_beside_multiplies_hide_their_share_and_no_other_work():
+    """The table of a step tells exchanges apart: hidden by half they take half, and multiplies what they took."""
+
+    def step(**more):
+        return jc.train("gpt2", "h100", gpus=4, tp=4, precision="bf16", micro_batch=8, sequence_tokens=1024,
+                        launch_mode="cuda_graph", **more)  # fmt: skip
+
+    open_, half, hidden = step(), step(overlap=0.5), step(overlap=1.0)
+    assert half.table.other_s == pytest.approx(0.5 * open_.table.other_s, rel=0.01)
+    assert hidden.table.other_s.max() < 0.01 * open_.table.other_s.max()
+    assert half.table.class_s == pytest.approx(open_.table.class_s, rel=0.01)
+    assert hidden.step_time_s < half.step_time_s < open_.step_time_s
+    assert hidden.step_energy_j < half.step_energy_j < open_.step_energy_j
+    with pytest.raises(InputError, match=r"share from 0 to 1, got 1\.5"):
+        step(overlap=1.5)
+
+
 def test_one_process_copies_weights_out_and_sums_gradients_before_anything_else_runs():
     options = {"micro_batch": 12, "image_size": 224, "precision": "fp32", "optimizer": "sgd"}
     alone, several, apart = (

@@ -27,8 +27,8 @@ def train(source: Any, gpu: str | Gpu, **options: Any) -> TrainingPrediction:
         ``trainable``, ``frozen_layers``, ``lora_rank``, ``lora_targets``, ``channels_last``, ``autotuned``,
         ``fused_norms``, ``direct_groups``, ``dropout``. Fields of
         `joulecast.scenarios.training.layout.Layout`: ``gpus``, ``tp``, ``pp``, ``cp``, ``ep``, ``zero``,
-        ``shard_group``, ``single_process``, ``sequence_parallel``, ``schedule``, ``chunks``, ``stage_layers``,
-        ``gpus_per_node``, ``node_link_gb_s``.
+        ``shard_group``, ``single_process``, ``sequence_parallel``, ``overlap``, ``schedule``, ``chunks``,
+        ``stage_layers``, ``gpus_per_node``, ``node_link_gb_s``.
         Of the run, as `joulecast.scenarios.training.train.train` takes them: ``global_batch``, ``steps`` or
         ``samples`` or ``tokens`` with ``epochs``, ``launch_mode``, ``attention``, ``changes``, ``clock_mhz``,
         ``power_limit_w``, ``host_us_per_launch``, ``input_samples_per_s``, ``copied_in``, ``site``,

@@ -23,6 +23,7 @@ _GO_WITH: tuple[tuple[str, Any, str, Mapping[str, Callable[[Any], bool]]], ...] 
     ("stage_layers", None, "--pp of 2 or more", {"pp": _more_than(1)}),
     ("schedule", "interleaved", "--chunks of 2 or more", {"chunks": _more_than(1)}),
     ("sequence_parallel", True, "--tp of 2 or more", {"tp": _more_than(1)}),
+    ("overlap", None, "--tp of 2 or more", {"tp": _more_than(1)}),
     ("epochs", None, "--samples or --tokens", {name: lambda _: True for name in ("samples", "tokens")}),
     ("single_process", True, "--gpus of 2 or more", {"gpus": _more_than(1)}),
     ("gpus_per_node", None, "--gpus of 2 or more", {"gpus": _more_than(1)}),

@@ -99,6 +99,10 @@ class Spread:
     shard_group: Annotated[str | None, _whole("--shard-group", "N", "GPUs that share them (hybrid sharding).")] = None
     single_process: Annotated[bool, switch("--single-process", "One process drives all (DataParallel).")] = False
     sequence_parallel: Annotated[bool, switch("--sequence-parallel", "Divide norms along the sequence.")] = False
+    overlap: Annotated[
+        str | None,
+        _real("--overlap", "SHARE", "Of exchanges, beside multiplies [0].", "parts of one", "0.5", zero=True),
+    ] = None
     schedule: Annotated[str | None, _word("--schedule", "NAME", "1f1b, gpipe or interleaved [1f1b].")] = None
     chunks: Annotated[str | None, _whole("--chunks", "N", "Pieces a stage of an interleaved pipeline.")] = None
     stage_layers: Annotated[str | None, Flag("--stage-layers", "N,N,...", "Layers of each stage [even].", _stages)] = (

@@ -40,6 +40,9 @@ class Layout:
         GPUs that divide these among them, where not all data-parallel ones do (hybrid sharding).
     sequence_parallel : bool
         Whether tensor-parallel GPUs divide what lies between their multiplies, along the sequence.
+    overlap : float
+        Share of the time of tensor- and expert-parallel exchanges that runs beside the multiplies around them, in
+        pieces, as far as these last. From 0 to 1.
     schedule : str
         One of `SCHEDULES`.
     chunks : int
@@ -69,6 +72,7 @@ class Layout:
     zero: int = 0
     shard_group: int | None = None
     sequence_parallel: bool = False
+    overlap: float = 0.0
     schedule: str = "1f1b"
     chunks: int = 1
     stage_layers: tuple[int, ...] | None = None
@@ -86,6 +90,10 @@ class Layout:
             raise InputError(
                 f"sequence_parallel must be True or False, got {shortened(repr(self.sequence_parallel), 40)}"
             )
+        overlap = number(self.overlap, "overlap")
+        if not 0 <= overlap <= 1:
+            raise InputError(f"overlap must be a share from 0 to 1, got {overlap:g}")
+        object.__setattr__(self, "overlap", overlap)
         if not isinstance(self.schedule, str) or self.schedule not in SCHEDULES:
             raise UnknownNameError("pipeline schedule", self.schedule, SCHEDULES)
         if self.schedule != "interleaved" and self.chunks > 1:

@@ -144,7 +144,7 @@ def stage_plans(
         raise InputError("stage clocks need a pipeline: give pp of 2 or more")
     split = layers_of_stages(forward, layout)
     step = one_micro_batch(forward, replace(recipe, accumulate=micro_batches), layout, attention == "eager")
-    execution = Execution(launch_mode, attention, "pytorch", tp=layout.tp, ep=layout.ep)
+    execution = Execution(launch_mode, attention, "pytorch", tp=layout.tp, ep=layout.ep, overlap=layout.overlap)
     lowered, rows = prepared(step.workload, described, execution, exclude)
     names = [one.phase for one in lowered.workload.passes]
     in_step = np.array([name in ("forward", "recompute", "backward") for name in names])[rows.pass_id]

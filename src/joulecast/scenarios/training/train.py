@@ -128,7 +128,7 @@ def train(
     memory = training_memory(step, recipe, layout, count, described)
     if not ignore_memory:
         refuse_what_does_not_fit(forward.name, memory, recipe, layout, micro, described)
-    execution = Execution(launch_mode, attention, "pytorch", tp=layout.tp, ep=layout.ep)
+    execution = Execution(launch_mode, attention, "pytorch", tp=layout.tp, ep=layout.ep, overlap=layout.overlap)
     whole = micro * count * layout.dp
     input_s = 0.0
     if input_samples_per_s is not None:
