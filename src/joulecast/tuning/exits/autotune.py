@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from joulecast.errors import InfeasibleError, InputError
 from joulecast.meters.judge import judged
 from joulecast.meters.reading import Meter
 from joulecast.tuning.kernelspec import need_triton
+
+#: Of calls. Not their identities: Python gives those of what is gone anew, and meters know kernels by name.
+_NUMBERS = itertools.count(1)
 
 #: Launches between two looks at the clock of the device where no graph can be captured.
 _LAUNCHES = 64
@@ -92,7 +96,8 @@ class CallLoad:
     """A `joulecast.meters.reading.Load` of a call that launches a kernel: a CUDA graph where one can be captured."""
 
     def __init__(self, call: Callable[[], Any], torch: Any = None, name: str = "a kernel") -> None:
-        self._call, self._torch, self._name, self._graph = call, torch, name, None
+        self._call, self._torch, self._graph = call, torch, None
+        self._name = f"{name} {next(_NUMBERS)}"
         if torch is not None:
             call()
             torch.cuda.synchronize()
@@ -108,7 +113,7 @@ class CallLoad:
     @property
     def name(self) -> str:
         """Of the kernel, with this call's own number: readings of calls are never mixed."""
-        return f"{self._name} {id(self)}"
+        return self._name
 
     def launches_of(self, launches: int) -> int:
         """Launches of whole graphs."""
@@ -147,11 +152,14 @@ class EnergyBench:
         Takes a call, gives the time of a launch; None for ``triton.testing.do_bench``. [s]
     readings : int
         Of energy for each configuration; their median counts.
+    timing : mapping
+        Of ``triton.testing.do_bench``: ``warmup`` and ``rep``.
     """
 
     def __init__(
         self, objective: str = "energy", slack: float = 0.02, close: float = 0.01, meter: Meter | None = None,
         timer: Callable[[Callable[[], Any]], float] | None = None, readings: int = 3,
+        timing: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         if objective not in ("energy", "time"):
             raise InputError(f"the objective is energy or time, not {objective!r}")
@@ -159,6 +167,7 @@ class EnergyBench:
             raise InputError("slack and close are shares such as 0.02, and readings is 1 or more")
         self.objective, self.slack, self.close = objective, slack, close
         self._meter, self._timer, self._readings = meter, timer, readings
+        self._timing = dict(timing or {})
         self._ready = False
         self.refused: list[str] = []
         self.new_race()
@@ -181,7 +190,7 @@ class EnergyBench:
             return float(self._timer(call))
         import triton.testing
 
-        return float(triton.testing.do_bench(call, return_mode="median")) * 1e-3
+        return float(triton.testing.do_bench(call, return_mode="median", **self._timing)) * 1e-3
 
     def _energy(self, call: Callable[[], Any]) -> float:
         torch = None
@@ -235,7 +244,8 @@ def triton_autotune(
     readings : int
         Of energy for each configuration within the slack.
     **options
-        Others of ``triton.autotune``, such as ``prune_configs_by``.
+        Others of ``triton.autotune``, such as ``prune_configs_by``; ``warmup`` and ``rep`` are of the timer. Nothing is
+        kept in Triton's cache of results, where energies would be taken for times.
 
     Returns
     -------
@@ -254,7 +264,11 @@ def triton_autotune(
     triton = need_triton()
     if "do_bench" in options:
         raise InputError("triton_autotune brings its own do_bench: give timer and meter instead")
-    bench = EnergyBench(objective, slack, close, meter, timer, readings)
+    if options.get("cache_results"):
+        raise InputError("cache_results keeps no energies: leave it out, and keep winners with joulecast.tune")
+    timing = {name: options.pop(name) for name in ("warmup", "rep") if options.get(name) is not None}
+    options.pop("use_cuda_graph", None)  # energy is read over a graph wherever one can be captured
+    bench = EnergyBench(objective, slack, close, meter, timer, readings, timing)
     try:
         decorate = triton.autotune(configs=list(configs), key=list(key), do_bench=bench, **options)
     except TypeError as error:
@@ -262,6 +276,9 @@ def triton_autotune(
 
     def decorated(kernel: Any) -> Any:
         tuner = decorate(kernel)
+        if tuner.do_bench is not bench:
+            raise InputError("this Triton's autotune brings a do_bench of its own with these options: leave them out")
+        tuner.cache_results = False  # which TRITON_CACHE_AUTOTUNING asks for
         run = tuner.run
 
         def run_in_a_race(*args: Any, **given: Any) -> Any:
