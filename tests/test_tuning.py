@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -441,6 +442,29 @@ def test_the_front_falls_as_time_rises():
     energies = [point.energy_j for point in found.front]
     assert times == sorted(times)
     assert energies == sorted(energies, reverse=True)
+
+
+def test_energies_have_the_interval_that_their_readings_scatter_to():
+    evaluator = ReplayEvaluator(made(), Noise(0.01), seed=3)
+    found = search(evaluator, evaluator.space, slack=0.05, strategy_name="measure-all")
+    for point in found.points:  # of readings that scatter by 1 %, known to about a tenth from all of them together
+        assert point.error_j == pytest.approx(1.96 * 0.01 * point.energy_j / math.sqrt(point.readings), rel=0.35)
+    once = replace(found, points=tuple(replace(point, error_j=None) for point in found.points))
+    assert once.to_dict()["points"][0]["error_j"] is None
+
+
+def test_the_picture_shows_what_it_is_about_on_top_and_wherever_it_lies():
+    pytest.importorskip("altair")
+    from joulecast.reports.tuning_plot import time_energy
+
+    def row(time, kind, label=""):
+        return {"time": time, "energy": 2.0, "error": 0.1, "kind": kind, "front": False, "label": label}
+
+    rows = [row(9.0, "baseline", "baseline"), row(1.0, "chosen", "chosen"), row(1.1, "other"), row(9.0, "other")]
+    chart = time_energy(rows, 1.2, ("ms", "J"), title="", subtitle=[]).to_dict()
+    (drawn,) = [part["data"]["values"] for part in chart["layer"] if part["mark"]["type"] == "point"]
+    assert [(one["time"], one["kind"]) for one in drawn] == [(1.1, "other"), (9.0, "baseline"), (1.0, "chosen")]
+    assert (drawn[0]["low"], drawn[0]["high"]) == (1.9, 2.1)
 
 
 def test_the_search_for_the_fastest_needs_few_evaluations():

@@ -62,7 +62,8 @@ def draw(found: TuningResult, path: Path) -> None:
             "energy": (point.energy_j or 0.0) * joule,
             "kind": _kind(found, point),
             "front": point.on_front,
-            "label": _kind(found, point) if _kind(found, point) in ("baseline", "chosen") else "",
+            "error": (point.error_j or 0.0) * joule,
+            "label": _label(found, point),
         }
         for point in read
     ]
@@ -97,6 +98,13 @@ def _kind(found: TuningResult, point: Point) -> str:
     if dict(point.config) == dict(found.baseline):
         return "baseline"
     return "on the front" if point.on_front else "other"
+
+
+def _label(found: TuningResult, point: Point) -> str:
+    kind = _kind(found, point)
+    if kind == "chosen" and found.chosen == found.baseline:
+        return "chosen: the baseline"
+    return kind if kind in ("baseline", "chosen") else ""
 
 
 def _point(found: TuningResult, config: Mapping[str, Any]) -> Point:

@@ -36,6 +36,8 @@ class Point:
     within_slack : bool
     on_front : bool
         Whether none that was read is both faster and of less energy.
+    error_j : float or None
+        Half of the 95 % interval of the energy, by how readings of one configuration scatter in this search. [J]
     """
 
     config: Config
@@ -44,6 +46,7 @@ class Point:
     readings: int
     within_slack: bool
     on_front: bool
+    error_j: float | None = None
 
 
 @dataclass(frozen=True)
@@ -237,27 +240,38 @@ def scored(session: Session, least: int = 12, folds: int = 5) -> dict[str, Score
 def _points(session: Session, wanted: Wanted, found: Found) -> tuple[Point, ...]:
     limit = session.times[found.fastest] * (1.0 + wanted.slack)
     ran = sorted((code for code, time in session.times.items() if np.isfinite(time)), key=lambda c: session.times[c])
-    energies = {code: _energy(session, found, code) for code in ran}
+    read = {code: _read(session, found, code) for code in ran}
+    scatter = _scatter(list(read.values()))
     least = float("inf")
     points = []
     for code in ran:
-        energy, count = energies[code]
+        values = read[code]
+        energy = float(np.mean(values)) if values else None
         on_front = energy is not None and energy < least
         if on_front and energy is not None:
             least = energy
         within = session.times[code] <= limit
-        points.append(Point(session.config(code), session.times[code], energy, count, within, on_front))
+        error = None if energy is None or scatter is None else energy * 1.96 * scatter / float(np.sqrt(len(values)))
+        points.append(Point(session.config(code), session.times[code], energy, len(values), within, on_front, error))
     return tuple(points)
 
 
-def _energy(session: Session, found: Found, code: Code) -> tuple[float | None, int]:
+def _read(session: Session, found: Found, code: Code) -> list[float]:
+    """Energies that were read of a configuration, those of the confirmation included. [J]"""
     several: list[Reading] = list(session.readings.get(code, ()))
     for first, second, third, fourth in found.blocks:
         if code == found.baseline:
             several += [first, fourth]
         elif code == found.candidate:
             several += [second, third]
-    return (float(np.mean([reading.energy_j for reading in several])), len(several)) if several else (None, 0)
+    return [reading.energy_j for reading in several]
+
+
+def _scatter(read: list[list[float]]) -> float | None:
+    """Relative standard deviation of a reading, pooled over configurations; None where none was read twice."""
+    logs = [np.log(values) for values in read if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in logs)
+    return float(np.sqrt(sum(float(((v - v.mean()) ** 2).sum()) for v in logs) / freedom)) if freedom else None
 
 
 def _range(values: list[float | None]) -> tuple[float, float] | None:
@@ -268,5 +282,5 @@ def _range(values: list[float | None]) -> tuple[float, float] | None:
 def _row(point: Point) -> dict[str, Any]:
     return {
         "config": dict(point.config), "time_s": point.time_s, "energy_j": point.energy_j, "readings": point.readings,
-        "within_slack": point.within_slack, "on_front": point.on_front,
+        "within_slack": point.within_slack, "on_front": point.on_front, "error_j": point.error_j,
     }  # fmt: skip
