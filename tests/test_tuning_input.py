@@ -281,6 +281,13 @@ def test_an_empty_value_is_not_taken_for_none(flag, capsys, tmp_path):
     assert f"{flag} is of" in capsys.readouterr().err
 
 
+def test_noise_is_not_ignored_where_no_energy_is_read(tmp_path):
+    (tmp_path / "space.csv").write_text(GOOD)
+    assert replay(tmp_path / "space.csv", objective="time").chosen == {"B": 32, "W": 1}
+    with pytest.raises(InputError, match="noise is of readings of energy"):
+        replay(tmp_path / "space.csv", objective="time", noise=0.02)
+
+
 def test_an_empty_size_is_refused(capsys):
     pytest.importorskip("triton")
     assert main(["tune", "softmax", "--gpu", "h100", "--size", ""]) == 2

@@ -155,6 +155,8 @@ def replay(
             recording = recording.at(kind, tuple(float(value) for value in values))
     if options.get("objective", "energy") == "energy" and recording.energy_j is None:
         raise InputError(f"{recording.name} recorded no energies: ask for the objective time")
+    if options.get("objective") == "time" and (noise != "recorded" or autocorrelation or drift):
+        raise InputError("noise is of readings of energy: the objective time asks for none")
     if isinstance(noise, str) and noise != "recorded":
         raise InputError(f"noise is a share such as 0.023 or the word recorded, not {noise!r}")
     cv = None if isinstance(noise, str) else noise
