@@ -343,6 +343,11 @@ def test_exit_codes_and_json(tmp_path, capsys):
         assert (out, err.count("\n")) == ("", 1)
     assert main(["audit", str(tmp_path)]) == 1
     assert "words.csv is no table of measurements" in " ".join(capsys.readouterr().out.split())
+    bad.unlink()
+    assert main(["audit", str(tmp_path)]) == 2  # nothing is flagged of what could be read
+    out, err = capsys.readouterr()
+    assert "clean: nothing is impossible" in out
+    assert err.startswith("joulecast: 1 of 2 tables can't be read, the first: words.csv is no table")
 
 
 def test_the_least_time_of_a_pass_leaves_out_a_language_models_head():

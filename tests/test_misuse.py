@@ -412,3 +412,22 @@ def test_images_are_counted_as_images(capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert " J an image" in out
     assert all(len(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["audit", ""], "FILE|DIR"),
+        (["attribute", "", "--gpu", "a100"], "TRACE..."),
+        (["predict", "gpt2", "--gpu", "a100", "--output="], "--output"),
+        (["sweep", "gpt2", "--gpu", "a100", "--resume", ""], "--resume"),
+        (["validate", "--data", ""], "--data"),
+    ],
+)
+def test_an_empty_path_is_not_the_folder_that_one_is_in(tmp_path, monkeypatch, capsys, words, name):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"{name} is empty" in err
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from joulecast.cli.overwriting import guard
+from joulecast.cli.given_files import guard
 
 #: Modules of this package, each with a function `add_to(app)`, in the order that help shows them.
 VERBS = (

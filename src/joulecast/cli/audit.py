@@ -34,7 +34,7 @@ def audit(
     csv: options.Csv = False,
     output: options.Output = None,
 ) -> None:
-    """Check measured tables by physics; exit code 1 where a row can't be.
+    """Check measured tables by physics; exit code 1 where a row can't be, 2 where a table can't be read.
 
     Rows are flagged for what no GPU does (above peak rates, above the power limit, below idle) and for
     contradicting other rows. Doubtful rows have an innocent explanation: they are listed, and don't count.
@@ -65,6 +65,8 @@ def audit(
     )
     if any(table.audit.flagged.any() for table in tables):
         raise typer.Exit(FLAGGED)
+    if refused:
+        raise InputError(f"{len(refused)} of {len(files)} tables can't be read, the first: {refused[0]}")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -133,7 +135,8 @@ def _page(tables: list[AuditedTable], refused: list[InputError], top: int) -> li
     notes += [("not read", (str(error),)) for error in refused]
     blocks.append(Facts(tuple(note for note in notes if note[1]), "dim", 18))
     if not any(table.audit.flagged.any() for table in tables):
-        blocks.append(Heading("clean: nothing is impossible or contradicts another row"))
+        where = f" in what could be read; {len(refused)} could not" if refused else ""
+        blocks.append(Heading(f"clean: nothing is impossible or contradicts another row{where}"))
     return [block for block in blocks if not (isinstance(block, Facts) and not block.items)]
 
 

@@ -1,9 +1,9 @@
-"""Refuses to write over what is read, and two answers to one file, whatever the verb."""
+"""Refuses empty paths, to write over what is read, and two answers to one file, whatever the verb."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,42 @@ def guard(command: Any) -> None:
     for inner in getattr(command, "commands", {}).values():
         guard(inner)
     if not hasattr(command, "commands"):
-        plain = command.invoke
+        parse = command.parse_args
 
-        def invoke(context: Any) -> Any:
-            flags = {one.name: one.opts[0] for one in command.params}
+        def parse_args(context: Any, words: list[str]) -> Any:
+            given = tuple(words)  # parsing takes them out
+            rest = parse(context, words)
+            flags = {one.name: one.opts[0] if one.opts[0][0] == "-" else one.metavar for one in command.params}
+            refuse_empty(given, context.params, flags)
             refuse_overwriting(context.params, flags)
-            return plain(context)
+            return rest
 
-        command.invoke = invoke
+        command.parse_args = parse_args
+
+
+def refuse_empty(words: Sequence[str], given: Mapping[str, Any], flags: Mapping[str, str]) -> None:
+    """Refuse an empty text where a path belongs, which would be taken for the folder that one is in.
+
+    Parameters
+    ----------
+    words : sequence of str
+        What a verb was asked with, as it was written.
+    given : mapping of str to object
+        The same by the name of the parameter, paths as such.
+    flags : mapping of str to str
+        How each is spelt.
+
+    Raises
+    ------
+    InputError
+    """
+    values = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
+    if "" not in values or "." in values:
+        return
+    for name, value in given.items():
+        paths = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(one, Path) and str(one) == "." for one in paths):
+            raise InputError(f"{flags[name]} is empty: give a path, or . for the folder that you are in")
 
 
 def refuse_overwriting(given: Mapping[str, Any], flags: Mapping[str, str]) -> None:
