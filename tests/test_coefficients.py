@@ -136,7 +136,7 @@ def test_a_reader_never_sees_a_part_of_a_file(tmp_path):
 
 
 def test_a_write_that_fails_leaves_no_litter(tmp_path):
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(InputError, match="its folder does not exist"):
         store.write(SMALL, tmp_path / "gone" / "A100.toml")
     assert list(tmp_path.iterdir()) == []
 

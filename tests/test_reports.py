@@ -18,6 +18,7 @@ from joulecast.errors import InputError
 from joulecast.reports import files, tables, text
 from joulecast.scenarios import summary
 from joulecast.scenarios.prediction import MemoryNeed
+from joulecast.writing import write_atomic
 from predictions import around, llama
 
 
@@ -177,7 +178,7 @@ def test_csv_takes_the_union_of_columns():
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "out.json"
-    files.write_atomic(path, "old")
+    write_atomic(path, "old")
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
@@ -187,7 +188,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(InputError, match="No space left"):
-        files.write_atomic(path, "new")
+        write_atomic(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -195,7 +196,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["missing/out.json", ".", "x" * 300, "nul\0.json"])
 def test_a_place_that_can_not_be_written_is_refused_in_one_line(tmp_path, name):
     with pytest.raises(InputError, match="can't write to") as caught:
-        files.write_atomic(tmp_path / name, "text")
+        write_atomic(tmp_path / name, "text")
     assert "\n" not in str(caught.value)
 
 

@@ -92,8 +92,8 @@ def _reconciled(found: Attribution, path: Path, interval_s: float | None) -> tup
 
 
 def _check_pictures(flame: Path | None, perfetto: Path | None) -> None:
-    from joulecast.reports.files import check_writable
     from joulecast.reports.flame import check_flame
+    from joulecast.writing import check_writable
 
     if flame is not None:
         check_flame(flame)
@@ -112,7 +112,7 @@ def _pictures(found: Attribution, flame: Path | None, perfetto: Path | None) -> 
         write_flame(flame, stacks(found), title=title, unit="J")
     if perfetto is not None:
         from joulecast.cli.attribute_page import timeline_bytes
-        from joulecast.reports.files import write_atomic
+        from joulecast.writing import write_atomic
 
         written = timeline_bytes(found)
         write_atomic(perfetto, gzip.compress(written, 6, mtime=0) if perfetto.suffix.lower() == ".gz" else written)

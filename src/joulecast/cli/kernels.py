@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from joulecast import writing
 from joulecast.cli import options
 from joulecast.cli.flags import option, switch
 from joulecast.cli.output import Answer, chosen_format, give
-from joulecast.reports import files, text
+from joulecast.reports import text
 from joulecast.reports.tables import Block, Facts, Table
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def kernels(
     if output is not None and parquet:
         buffer = io.BytesIO()
         _frame(table, shapes).write_parquet(buffer)
-        files.write_atomic(output, buffer.getvalue())
+        writing.write_atomic(output, buffer.getvalue())
         return
     answer = Answer(
         lambda: _page(table, shapes),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from joulecast import writing
 from joulecast.errors import InputError, shortened
 from joulecast.reports import files, tables
 
@@ -45,7 +46,7 @@ def chosen_format(json: bool, csv: bool, output: Path | None) -> str:
     if json and csv:
         raise InputError("--json and --csv exclude each other: give one")
     if output is not None:
-        files.check_writable(output)
+        writing.check_writable(output)
     if json or csv:
         return "json" if json else "csv"
     if output is None:
@@ -72,4 +73,4 @@ def give(answer: Answer, form: str, output: Path | None) -> None:
     if output is None:
         tables.send(text, sys.stdout)
     else:
-        files.write_atomic(output, text)
+        writing.write_atomic(output, text)

@@ -202,7 +202,7 @@ def check_files(output: Path | None, plot: Path | None) -> None:
     InputError
     """
     from joulecast.reports.columns import form_of
-    from joulecast.reports.files import check_writable
+    from joulecast.writing import check_writable
 
     if output is not None:
         form_of(output)

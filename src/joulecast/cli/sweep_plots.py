@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from joulecast import writing
 from joulecast.cli.sweep_page import Told, coordinates, points_kept
 from joulecast.errors import InputError
-from joulecast.reports import files, plots, sweep_plot, text
+from joulecast.reports import plots, sweep_plot, text
 from joulecast.scenarios.sweep.chunk import joined
 from joulecast.scenarios.sweep.objectives import OBJECTIVES, Objective
 from joulecast.scenarios.sweep.table import points_of
@@ -53,7 +54,7 @@ def draw(told: Told, path: Path) -> None:
         title=str(told.evaluator.source).rsplit("/", 1)[-1],
         subtitle=_subtitle(told, len(rows)),
     )
-    files.write_atomic(path, plots.written(chart, path.suffix.lower().removeprefix(".")))
+    writing.write_atomic(path, plots.written(chart, path.suffix.lower().removeprefix(".")))
 
 
 _PREFIXES = ((1e-6, "µ"), (1e-3, "m"), (1.0, ""), (1e3, "k"), (1e6, "M"))

@@ -79,8 +79,8 @@ def asked(given: TimelineFlags) -> Asked | None:
             if value is not None:
                 raise InputError(f"--{name.replace('_', '-')} goes with --timeline FILE")
         return None
-    from joulecast.reports.files import check_writable
     from joulecast.scenarios.timeline import PASSES
+    from joulecast.writing import check_writable
 
     ending = ""
     if file != "-":
@@ -126,6 +126,7 @@ def of_outcomes(outcomes: Sequence[Outcome], ask: Asked) -> Timeline:
 
 def write(timeline: Timeline, ask: Asked) -> None:
     """Write the file that is asked for, whole or not at all."""
+    from joulecast import writing
     from joulecast.reports import files
 
     if ask.file is None:
@@ -140,17 +141,17 @@ def write(timeline: Timeline, ask: Asked) -> None:
             subtitle=_subtitle(timeline),
             meter_name=meter_name(timeline),
         )
-        files.write_atomic(ask.file, plots.written(chart, ask.ending[1:]))
+        writing.write_atomic(ask.file, plots.written(chart, ask.ending[1:]))
     elif ask.ending in TRACES:
         pieces = trace(timeline)
-        files.write_stream(ask.file, files.gzipped(pieces) if ask.ending.endswith(".gz") else pieces)
+        writing.write_stream(ask.file, files.gzipped(pieces) if ask.ending.endswith(".gz") else pieces)
     else:
         import polars as pl
 
         buffer = io.BytesIO()
         frame = pl.DataFrame(timeline.columns())
         frame.write_csv(buffer) if ask.ending == ".csv" else frame.write_parquet(buffer)
-        files.write_atomic(ask.file, buffer.getvalue())
+        writing.write_atomic(ask.file, buffer.getvalue())
 
 
 def trace(timeline: Timeline) -> Any:

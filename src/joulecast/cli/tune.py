@@ -203,6 +203,6 @@ def _refuse(flags: dict[str, Any], why: str) -> None:
 def _drawable(path: Path) -> None:
     if path.suffix.lower() not in (".svg", ".png", ".html"):
         raise InputError(f"can't draw {shortened(path)}: end it in .svg, .png or .html")
-    from joulecast.reports.files import check_writable
+    from joulecast.writing import check_writable
 
     check_writable(path)

@@ -101,7 +101,7 @@ def writable(path: Path | None) -> None:
     if path is not None and not path.parent.is_dir():
         raise InputError(f"no folder {shortened(path.parent)} to write the winners in")
     if path is not None:
-        from joulecast.reports.files import check_writable
+        from joulecast.writing import check_writable
 
         check_writable(path)
         if path.exists():

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from joulecast.reports import files, plots, text, tuning_plot
+from joulecast import writing
+from joulecast.reports import plots, text, tuning_plot
 from joulecast.reports.tables import Block, Facts, Table
 from joulecast.tuning.result import Point, TuningResult
 
@@ -73,7 +74,7 @@ def draw(found: TuningResult, path: Path) -> None:
     subtitle.append(", ".join(found.effort))
     name = str(found.facts.device)
     chart = tuning_plot.time_energy(drawn, limit, (unit, joule_unit), title=name, subtitle=subtitle)
-    files.write_atomic(path, plots.written(chart, path.suffix.lower().removeprefix(".")))
+    writing.write_atomic(path, plots.written(chart, path.suffix.lower().removeprefix(".")))
 
 
 def described(config: Mapping[str, Any]) -> str:

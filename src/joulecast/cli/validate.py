@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from joulecast import writing
 from joulecast.cli import options
 from joulecast.cli.flags import switch
 from joulecast.cli.output import Answer, chosen_format, give
@@ -118,7 +119,7 @@ def validate(
         _write(write, found)
     if update_baseline:
         narrowed = any(value is not None for value in (only, kind, gpu, protocol))
-        files.write_atomic(
+        writing.write_atomic(
             path, files.to_json(stored_results.updated(stored, new, found.document["settings"], not narrowed))
         )
     document = {**found.document, "comparison": asdict(compared)}
@@ -344,6 +345,6 @@ def _write(path: Path, found: Validation) -> None:
         folder.mkdir(exist_ok=True)
     names: dict[str, str] = {}
     for name, chart in charts.items():
-        files.write_atomic(folder / f"{name}.svg", plots.written(chart))
+        writing.write_atomic(folder / f"{name}.svg", plots.written(chart))
         names[name] = f"{folder.name}/{name}.svg"
-    files.write_atomic(path, accuracy.page(found.document, names, [asdict(one) for one in SOURCES]))
+    writing.write_atomic(path, accuracy.page(found.document, names, [asdict(one) for one in SOURCES]))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from joulecast.coefficients import places
 from joulecast.coefficients.roots import kept
 from joulecast.errors import InputError
+from joulecast.writing import write_atomic
 
 SCHEMA = 1
 
@@ -106,7 +107,7 @@ def write_correction(model: CorrectionModel, path: Path) -> None:
         arrays.update({f"{place}.{name}": value for name, value in _arrays(one).items()})
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    places.write_whole(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue())
 
 
 def _arrays(model: CorrectionModel) -> dict[str, Any]:

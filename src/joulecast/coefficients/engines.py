@@ -15,6 +15,7 @@ from joulecast.coefficients import places
 from joulecast.coefficients.records import read_toml, record_of, toml_key, toml_pairs
 from joulecast.coefficients.roots import kept
 from joulecast.errors import UnknownNameError
+from joulecast.writing import write_atomic
 
 SCHEMA = 1
 
@@ -93,4 +94,4 @@ def write_engine_steps(found: Mapping[str, EngineSteps], path: Path) -> None:
     lines = ["# What an engine's own code adds to a step while GPUs wait; in microseconds.", f"schema = {SCHEMA}"]
     for version, one in found.items():
         lines += ["", f"[{toml_key(version)}]", *toml_pairs(asdict(one))]
-    places.write_whole(path, ("\n".join(lines) + "\n").encode("utf-8"))
+    write_atomic(path, "\n".join(lines) + "\n")

@@ -12,6 +12,7 @@ import numpy as np
 from joulecast.coefficients import places
 from joulecast.coefficients.records import mapping, read_toml, record_of, toml_pairs
 from joulecast.coefficients.roots import kept
+from joulecast.writing import write_atomic
 
 SCHEMA = 1
 
@@ -184,4 +185,4 @@ def dump_intervals(intervals: Intervals) -> str:
 
 def write_intervals(intervals: Intervals, path: Path) -> None:
     """Write widths atomically."""
-    places.write_whole(path, dump_intervals(intervals).encode("utf-8"))
+    write_atomic(path, dump_intervals(intervals))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,16 +105,3 @@ def gpus_in(folder: Path) -> tuple[str, ...]:
     if not folder.is_dir():
         return ()
     return tuple(sorted(one.stem for one in folder.glob("*.toml") if one.name not in (INTERVALS, TRAINING, ENGINES)))
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically: a reader sees the old one or the new one, never a part."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

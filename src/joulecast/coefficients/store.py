@@ -29,6 +29,7 @@ from joulecast.coefficients.schema import (
     TimeCoefficients,
 )
 from joulecast.errors import InputError, shortened
+from joulecast.writing import write_atomic
 
 
 def shipped() -> tuple[str, ...]:
@@ -166,7 +167,7 @@ def write(coefficients: GpuCoefficients, path: Path) -> None:
     """
     text = dump(coefficients)
     parse(text, str(path))
-    places.write_whole(path, text.encode("utf-8"))
+    write_atomic(path, text)
 
 
 #: Numbers that something is divided by, or that are an exponent: none may be less than these.

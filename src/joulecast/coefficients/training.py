@@ -18,6 +18,7 @@ from joulecast.coefficients.records import read_toml, record_of, toml_key, toml_
 from joulecast.coefficients.roots import kept
 from joulecast.errors import InputError, shortened
 from joulecast.gpus import plain_name
+from joulecast.writing import write_atomic
 
 SCHEMA = 1
 
@@ -233,7 +234,7 @@ def write_scales(scales: TrainingScales, folder: Path) -> Path:
     path = folder / places.TRAINING
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        places.write_whole(path, dump_scales(scales).encode("utf-8"))
+        write_atomic(path, dump_scales(scales))
     except OSError as error:
         raise InputError(f"can't write scales to {shortened(folder)}: {error.strerror or error}") from None
     return path

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from joulecast.errors import InputError, shortened
-from joulecast.reports.files import write_stream
+from joulecast.writing import check_writable, told, unfinished_folder, write_stream
 
 #: Endings of files that columns are written to.
 FORMATS = ("parquet", "csv", "json")
@@ -77,27 +75,19 @@ def _write_parquet(path: Path, pieces: Iterable[Columns]) -> None:
     """Each piece as a file in a folder beside, then all as one: polars can't append."""
     import polars as pl
 
-    if not path.parent.is_dir():
-        raise InputError(f"can't write to {shortened(path)}: its folder does not exist")
+    check_writable(path)
     try:
-        folder = Path(tempfile.mkdtemp(dir=path.resolve().parent, prefix=".joulecast-", suffix=".tmp"))
-    except OSError as error:
-        raise InputError(f"can't write to {shortened(path)}: {error.strerror or error}") from None
-    try:
-        parts = []
-        for place, columns in enumerate(pieces):
-            parts.append(folder / f"{place:08d}.parquet")
-            _frame(columns).write_parquet(parts[-1])
-        whole = folder / "whole"
-        pl.scan_parquet(parts).sink_parquet(whole)
-        with whole.open("rb") as file:
-            write_stream(path, iter(lambda: file.read(1 << 20), b""))
-    except OSError as error:
-        raise InputError(f"can't write to {shortened(path)}: {error.strerror or error}") from None
+        with told(path), unfinished_folder(path) as folder:
+            parts = []
+            for place, columns in enumerate(pieces):
+                parts.append(folder / f"{place:08d}.parquet")
+                _frame(columns).write_parquet(parts[-1])
+            whole = folder / "whole"
+            pl.scan_parquet(parts).sink_parquet(whole)
+            with whole.open("rb") as file:
+                write_stream(path, iter(lambda: file.read(1 << 20), b""))
     except pl.exceptions.ComputeError as error:  # what polars tells of a full disk
         raise InputError(f"can't write to {shortened(path)}: {str(error).rsplit(': ', 1)[-1]}") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _frame(columns: Columns) -> Any:

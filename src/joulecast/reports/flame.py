@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from joulecast import writing
 from joulecast.errors import InputError, shortened
-from joulecast.reports import files, text
+from joulecast.reports import text
 
 WIDTH, ROW, MARGIN, HEAD = 1200.0, 19.0, 10.0, 58.0
 
@@ -50,7 +51,7 @@ def write_flame(path: Path, stacks: Mapping[tuple[str, ...], float], *, title: s
     """
     check_flame(path)
     picture = svg(stacks, title=title, unit=unit)
-    files.write_atomic(path, picture if path.suffix.lower() == ".svg" else _page(picture, title))
+    writing.write_atomic(path, picture if path.suffix.lower() == ".svg" else _page(picture, title))
 
 
 def check_flame(path: Path) -> None:
@@ -63,7 +64,7 @@ def check_flame(path: Path) -> None:
     """
     if path.suffix.lower() not in (".svg", ".html", ".htm"):
         raise InputError(f"can't draw a flame graph to {shortened(path)}: end it in .svg or .html")
-    files.check_writable(path)
+    writing.check_writable(path)
 
 
 def svg(stacks: Mapping[tuple[str, ...], float], *, title: str, unit: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from joulecast.workloads.files import named
 from joulecast.workloads.kinds import kind
 from joulecast.workloads.oplist_schema import NUMERIC_COLUMNS, OWN_PHASE, VERSION
 from joulecast.workloads.table import COMMON, SHARDS, Pass, Workload
+from joulecast.writing import told, write_atomic
 
 
 def write_oplist(workload: Workload, path: str | Path) -> None:
@@ -34,16 +34,8 @@ def write_oplist(workload: Workload, path: str | Path) -> None:
     writer = writers.get(path.suffix.lower())
     if writer is None:
         raise InputError(f"{named(path)}: an operation list ends in .json, .csv or .parquet")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        data = writer(workload)
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except (OSError, ValueError) as error:
-        raise InputError(f"can't write {named(path)}: {getattr(error, 'strerror', None) or error}") from None
+    with told(path):
+        write_atomic(path, writer(workload))
 
 
 def operation_rows(workload: Workload) -> list[dict[str, Any]]:

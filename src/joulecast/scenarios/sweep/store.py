@@ -7,7 +7,6 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +18,7 @@ from joulecast.coefficients import places
 from joulecast.errors import InputError, shortened
 from joulecast.scenarios.sweep.chunk import Chunk
 from joulecast.workloads.files import parse_json, read_bytes
+from joulecast.writing import whole_file, write_atomic
 
 _QUESTION = "question.json"
 _SCHEMA = "joulecast.sweep.chunks/1"
@@ -42,12 +42,8 @@ class Store:
 
     def save(self, chunk: Chunk) -> None:
         """Keep a chunk."""
-        _write(
-            self._path(chunk.start),
-            lambda file: np.savez(
-                file, allow_pickle=False, reasons=np.array(chunk.reasons), digest=_digest(chunk), **chunk.columns
-            ),
-        )
+        with whole_file(self._path(chunk.start)) as file:
+            np.savez(file, allow_pickle=False, reasons=np.array(chunk.reasons), digest=_digest(chunk), **chunk.columns)
 
     def _path(self, start: int) -> Path:
         return self.folder / f"chunk-{start:010d}.npz"
@@ -90,7 +86,7 @@ def open_store(folder: str | os.PathLike[str], question: Any) -> Store:
             raise InputError(f"{name} is not empty and holds no sweep: give an empty folder for the chunks")
         else:
             text = json.dumps({"schema": _SCHEMA, "fingerprint": asked, "question": question}, indent=1, default=str)
-            _write(known, lambda file: file.write(text.encode("utf-8")))
+            write_atomic(known, text)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -130,15 +126,3 @@ def coefficients_in_use() -> str:
                 known.update(path.name.encode("utf-8"))
                 known.update(path.read_bytes())
     return known.hexdigest()
-
-
-def _write(path: Path, content: Callable[[Any], Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            content(file)
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"can't write {shortened(path)}: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)

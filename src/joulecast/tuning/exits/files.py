@@ -1,41 +1,26 @@
-"""Writes files whole or not at all."""
+"""JSON that other programs read, and folders that several processes add to."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError, shortened
+from joulecast.writing import write_atomic
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write `document` as JSON to `path`, in one step.
+    """Write `document` as JSON to `path`, whole or not at all.
 
     Raises
     ------
     InputError
         If it can't be written.
     """
-    text = json.dumps(document, indent=2, default=float) + "\n"
-    try:
-        descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-    except OSError as error:
-        raise InputError(f"can't write {shortened(path)}: {error.strerror}") from None
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(unfinished).chmod(0o644)
-        Path(unfinished).replace(path.resolve())
-    except BaseException as error:
-        Path(unfinished).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(f"can't write {shortened(path)}: {error.strerror}") from None
-        raise
+    write_atomic(path, json.dumps(document, indent=2, default=float) + "\n")
 
 
 @contextlib.contextmanager
